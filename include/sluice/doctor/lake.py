@@ -35,7 +35,8 @@ def _step(what: str, next_step: str = RIGHTS) -> Iterator[None]:
         from sluice.iceberg import catalog
 
         if problem := catalog.find_file_problem(error):
-            raise problem from error
+            why, next_step = problem
+            raise ConfigError(f"{what} fails: {why}.", next_step=next_step) from error
         raise ConfigError(f"{what} fails: {first_line(error)}", next_step=next_step) from error
 
 

@@ -59,8 +59,7 @@ def translate_catalog_errors() -> Iterator[None]:
     """Turn exceptions of the catalog's client and the storage into errors with a next step.
 
     Raises:
-        ConfigError: the catalog is a SQLite file that cannot be opened.
-        CatalogUnavailableError: any other failure, with the first line of the cause.
+        CatalogUnavailableError: with the first line of the cause, or why the catalog's SQLite file cannot be opened.
         SluiceError: unchanged.
     """
     try:
@@ -72,7 +71,10 @@ def translate_catalog_errors() -> Iterator[None]:
             from sluice.iceberg import catalog
 
             if problem := catalog.find_file_problem(error):
-                raise problem from error
+                why, next_step = problem
+                raise CatalogUnavailableError(
+                    f"The Iceberg catalog did not answer: {why}.", next_step=next_step
+                ) from error
         if isinstance(error, OSError | TimeoutError) or type(error).__module__.split(".")[0] in _CLIENT_LIBRARIES:
             raise CatalogUnavailableError(f"The Iceberg catalog did not answer: {first_line(error)}") from error
         raise

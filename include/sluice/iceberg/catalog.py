@@ -75,10 +75,10 @@ def _open(name: str, config: dict[str, Any]) -> Catalog:
         return load_catalog(name, **config)
 
 
-def find_file_problem(error: Exception) -> ConfigError | None:
-    """Return why the SQLite file of the configured catalog cannot be used, if that is the cause of `error`.
+def find_file_problem(error: Exception) -> tuple[str, str] | None:
+    """Return why the SQLite file of the configured catalog cannot be used, and the next step.
 
-    None if the file can be used at present: then the error may pass by itself.
+    None if that is not the cause of `error`, or if the file can be used at present: then the error may pass by itself.
     """
     from sqlalchemy.engine import make_url
 
@@ -99,10 +99,9 @@ def find_file_problem(error: Exception) -> ConfigError | None:
     elif not (why := _FILE_ERRORS[code]):
         return None
     variable = f"PYICEBERG_CATALOG__{catalog_name().upper()}__URI"
-    return ConfigError(
-        f"The catalog's SQLite file {path} cannot be opened for reading and writing: {why}.",
-        next_step=f"Correct its path in {variable} (sqlite:////absolute/path.db) or .pyiceberg.yaml, or the folder and "
-        "its rights.",
+    return (
+        f"SQLite file {path} cannot be opened for reading and writing: {why}",
+        f"Correct its path in {variable} (sqlite:////absolute/path.db) or .pyiceberg.yaml, or its rights.",
     )
 
 

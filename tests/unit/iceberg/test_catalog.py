@@ -114,7 +114,7 @@ def test_a_sqlite_file_that_cannot_be_opened_is_named_with_the_reason(told, tmp_
     told(f"sqlite:///{tmp_path}/c.db")
     iceberg_catalog.load().close()
     told(uri.format(tmp_path))
-    with pytest.raises(ConfigError) as refused, availability.translate_catalog_errors():
+    with pytest.raises(CatalogUnavailableError) as refused, availability.translate_catalog_errors():
         availability.open_catalog(30).create_namespace("n")
     path, reason = why.format(tmp_path).split(": ")
     assert f"SQLite file {path} cannot be opened for reading and writing: {reason}" in refused.value.message
