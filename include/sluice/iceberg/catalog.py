@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _FILE_IO = {"io-impl": "org.apache.iceberg.io.ResolvingFileIO"}
 # Names that PyIceberg and Java spell differently.
 _RENAMED = {"s3.region": "client.region"}
+OPEN_ATTEMPTS = 10
 # SQLite's errors that a file causes, and what they say if nothing is wrong with its path and rights.
 _FILE_ERRORS = {
     sqlite3.SQLITE_CANTOPEN: "",  # such as too many open files: it may pass
@@ -66,13 +67,14 @@ def load(name: str | None = None) -> Catalog:
 
 
 def _open(name: str, config: dict[str, Any]) -> Catalog:
-    try:
-        return load_catalog(name, **config)
-    except Exception as error:
-        # A SQL catalog is new, and another process has just created its tables.
-        if "already exists" not in str(error):
-            raise
-        return load_catalog(name, **config)
+    for left in reversed(range(OPEN_ATTEMPTS)):
+        try:
+            return load_catalog(name, **config)
+        except Exception as error:
+            # A SQL catalog is new, and others create its tables at this moment, one after the other.
+            if not left or "already exists" not in str(error):
+                raise
+    raise AssertionError("unreachable")
 
 
 def find_file_problem(error: Exception) -> tuple[str, str] | None:
