@@ -19,8 +19,8 @@ TOPIC = "examples.public.customers"
 def record(name: str, /, **fields: object) -> dict[str, object]:
     """Return an Avro record with these fields; those that may be null are null by default."""
     namespace, _, short = name.rpartition(".")
-    default = {list: {"default": None}}
-    typed = [{"name": field, "type": kind, **default.get(type(kind), {})} for field, kind in fields.items()]
+    typed = [{"name": field, "type": kind} for field, kind in fields.items()]
+    typed = [{**field, "default": None} if isinstance(field["type"], list) else field for field in typed]
     return {"type": "record", "name": short, "namespace": namespace, "fields": typed}
 
 

@@ -41,6 +41,7 @@ AS_IN_PRODUCTION = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.shuffle.partitions": "2",
 }
+SETTINGS = AS_IN_PRODUCTION if THOROUGH else QUICK
 
 
 @pytest.fixture(scope="session")
@@ -81,7 +82,7 @@ def spark(lake_folder: Path) -> Iterator[SparkSession]:
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{options} pyspark-shell"
     spark = session.build_session("sluice tests", settings)
     spark.sparkContext.setLogLevel("OFF")
-    _set(spark, AS_IN_PRODUCTION if THOROUGH else QUICK)
+    _set(spark, SETTINGS)
     patch = pytest.MonkeyPatch()
     patch.setattr(Context, "session", _with_the_same_code(Context.session))
     yield spark
@@ -111,7 +112,7 @@ def generated_code(spark: SparkSession) -> Iterator[None]:
     """Run a test with code generation and adaptive execution, as in production."""
     _set(spark, AS_IN_PRODUCTION)
     yield
-    _set(spark, AS_IN_PRODUCTION if THOROUGH else QUICK)
+    _set(spark, SETTINGS)
 
 
 @pytest.fixture

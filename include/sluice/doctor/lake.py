@@ -34,10 +34,8 @@ def _step(what: str, next_step: str = RIGHTS) -> Iterator[None]:
             raise CatalogUnavailableError(f"{what}: {first_line(error)}") from error
         from sluice.iceberg import catalog
 
-        if problem := catalog.find_file_problem(error):
-            why, next_step = problem
-            raise ConfigError(f"{what} fails: {why}.", next_step=next_step) from error
-        raise ConfigError(f"{what} fails: {first_line(error)}", next_step=next_step) from error
+        why, step = catalog.find_file_problem(error) or (first_line(error), next_step)
+        raise ConfigError(f"{what} fails: {why}", next_step=step) from error
 
 
 @contextmanager

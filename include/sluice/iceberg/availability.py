@@ -22,7 +22,6 @@ log = logging.getLogger(__name__)
 
 # Libraries whose exceptions mean that the catalog or its storage failed.
 _CLIENT_LIBRARIES = ("sqlalchemy", "sqlite3", "requests", "urllib3", "pyiceberg", "pyarrow", "botocore", "thrift")
-_SQLITE_LIBRARIES = ("sqlalchemy", "sqlite3")
 
 
 def isolate_table_failure(catalog: Catalog, step: Callable[[], Result], **about: str) -> Result:
@@ -67,17 +66,13 @@ def translate_catalog_errors() -> Iterator[None]:
     except SluiceError:
         raise
     except Exception as error:
-        if type(error).__module__.split(".")[0] in _SQLITE_LIBRARIES:
-            from sluice.iceberg import catalog
+        library = type(error).__module__.split(".")[0]
+        if not isinstance(error, OSError | TimeoutError) and library not in _CLIENT_LIBRARIES:
+            raise
+        from sluice.iceberg import catalog
 
-            if problem := catalog.find_file_problem(error):
-                why, next_step = problem
-                raise CatalogUnavailableError(
-                    f"The Iceberg catalog did not answer: {why}.", next_step=next_step
-                ) from error
-        if isinstance(error, OSError | TimeoutError) or type(error).__module__.split(".")[0] in _CLIENT_LIBRARIES:
-            raise CatalogUnavailableError(f"The Iceberg catalog did not answer: {first_line(error)}") from error
-        raise
+        why, next_step = catalog.find_file_problem(error) or (first_line(error), None)
+        raise CatalogUnavailableError(f"The Iceberg catalog did not answer: {why}", next_step=next_step) from error
 
 
 def open_catalog(seconds: float = DEFAULT_TIMEOUT_S) -> Catalog:

@@ -82,13 +82,15 @@ def find_file_problem(error: Exception) -> tuple[str, str] | None:
 
     None if that is not the cause of `error`, or if the file can be used at present: then the error may pass by itself.
     """
-    from sqlalchemy.engine import make_url
-
     cause = getattr(error, "orig", error)  # SQLAlchemy wraps the driver's exceptions
     code = getattr(cause, "sqlite_errorcode", 0) & 0xFF if isinstance(cause, sqlite3.Error) else 0
-    uri = str((Config().get_catalog_config(catalog_name()) or {}).get("uri", ""))
-    if code not in _FILE_ERRORS or not uri.startswith("sqlite"):
+    if code not in _FILE_ERRORS:
         return None
+    uri = str((Config().get_catalog_config(catalog_name()) or {}).get("uri", ""))
+    if not uri.startswith("sqlite"):
+        return None
+    from sqlalchemy.engine import make_url
+
     path = Path((make_url(uri).database or "").removeprefix("file:")).absolute()
     if path.is_dir():
         why = "it is a folder"
@@ -102,7 +104,7 @@ def find_file_problem(error: Exception) -> tuple[str, str] | None:
         return None
     variable = f"PYICEBERG_CATALOG__{catalog_name().upper()}__URI"
     return (
-        f"SQLite file {path} cannot be opened for reading and writing: {why}",
+        f"SQLite file {path} cannot be opened for reading and writing: {why}.",
         f"Correct its path in {variable} (sqlite:////absolute/path.db) or .pyiceberg.yaml, or its rights.",
     )
 

@@ -149,10 +149,9 @@ def _table_details(table: TableStatus) -> str:
         out += _topic_lines(topic)
     out += _snapshot_lines(table.snapshot)
     if "records" in table.totals:
-        deleted = (
-            f"; delete files mark {deleted:,} as deleted" if (deleted := table.totals.get("deleted records")) else ""
-        )
-        out.append(f"  rows        {table.totals['records']:,} in data files{deleted}")
+        deleted = table.totals.get("deleted records")
+        marked = f"; delete files mark {deleted:,} as deleted" if deleted else ""
+        out.append(f"  rows        {table.totals['records']:,} in data files{marked}")
     for batch in table.open_batches:
         waits = "planned, not staged" if batch.state == "planned" else "staged, not published"
         out += _wrapped(f"{batch.topic} batch {batch.batch} is {waits}: {ranges_text(batch.ranges)}", "open       ")
