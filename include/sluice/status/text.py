@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from sluice.dag_ids import ingest_dag
 from sluice.offsets import OffsetRange
 from sluice.status.model import PartitionStatus, SnapshotStatus, Status, TableStatus, TopicStatus
 
@@ -144,7 +145,7 @@ def _sum_offsets(lines: Sequence[PartitionStatus], name: str) -> str:
 def _table_details(table: TableStatus) -> str:
     out = [f"{table.table}  ({table.mode}, group {table.group}, owner {table.owner})"]
     if table.exists is False:
-        out.append("  the table does not exist yet; the first run creates it")
+        out.append(f"  the table does not exist yet; the first run of DAG {ingest_dag(table.group)} creates it")
     for topic in table.topics:
         out += _topic_lines(topic)
     out += _snapshot_lines(table.snapshot)

@@ -89,12 +89,14 @@ class StatusSummary:
         states: state, tone and number of tables, the most urgent first.
         needing: tables that need attention.
         unknown: tables whose status is unknown.
+        new: tables that do not exist yet.
         quarantined: records in quarantine.
     """
 
     states: Sequence[tuple[str, Tone, int]]
     needing: int
     unknown: int
+    new: int
     quarantined: int
 
     @classmethod
@@ -103,9 +105,9 @@ class StatusSummary:
         counts = Counter((v.word, v.tone) for _, v in judged)
         states = [(word, tone, n) for (word, tone), n in counts.items()]
         needing = sum(n for _, tone, n in states if tone <= Tone.WARN)
-        unknown = sum(n for word, _, n in states if word == "unknown")
+        unknown, new = (sum(n for word, _, n in states if word == each) for each in ("unknown", "new"))
         quarantined = sum(table.quarantined or 0 for table, _ in judged)
-        return cls(sorted(states, key=lambda s: URGENCY.index(s[0])), needing, unknown, quarantined)
+        return cls(sorted(states, key=lambda s: URGENCY.index(s[0])), needing, unknown, new, quarantined)
 
 
 def worst_verdict(table: TableStatus) -> Verdict:
@@ -134,7 +136,9 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
         last = f" Shown as of {utc_text(table.as_of)}." if table.as_of else ""
         yield Verdict("unknown", Tone.UNKNOWN, f"Kafka or the catalog did not answer.{last}", todo)
     elif not table.exists:
-        why, todo = "The table does not exist yet.", "The first run of the group creates it."
+        why = "The table does not exist: no run has published to it yet."
+        dag = dag_ids.ingest_dag(table.group)
+        todo = f"The first run of DAG {dag} creates it. If the DAG is paused, unpause it."
         if awaited := awaited_problems(table):
             why, todo = awaited[0], "Create the topic, or correct `topic:` in the contract."
         yield Verdict("new", Tone.UNKNOWN, why, todo)

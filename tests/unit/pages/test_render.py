@@ -316,6 +316,16 @@ def test_the_first_line_tells_how_many_tables_need_a_person_and_how_many_records
     assert first(each) == (words, [*states, "/sluice/quality"])
     assert first(each[2:])[0].startswith("The status of 1 of 2 tables is unknown. 1 unknown 1 up to date")
     assert first([table()])[0] == "No table needs attention. 1 up to date"
+    new = replace(table(), exists=False)
+    words = "No table needs attention. 1 of 2 tables has no data: no run has published to it yet. 1 new 1 up to date"
+    assert first([table(), new])[0] == words
+    assert first([new, new, late()])[0].startswith("1 of 3 tables needs attention. 2 of 3 tables have no data: no run ")
+
+
+def test_a_table_that_never_ran_says_what_creates_it() -> None:
+    new = verdicts.worst_verdict(replace(table(), exists=False))
+    assert new.why == "The table does not exist: no run has published to it yet."
+    assert new.todo == "The first run of DAG ingest_g creates it. If the DAG is paused, unpause it."
 
 
 def test_a_row_shows_both_clocks_of_the_topic_that_is_furthest_behind_and_what_is_promised() -> None:
