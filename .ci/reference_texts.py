@@ -115,7 +115,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "partition": "the partition; null in rows about a batch as a whole",
         "end_offset": "one past the last offset; equal to the start where nothing is read",
         "snapshots": "by table the snapshot that has the batch",
-        "records": "records staged or published",
+        "records": "records staged or published, or of the blocked batch",
         "rejected": "records that were quarantined",
         "seconds": "how long the step took, its commit included",
         "error": "why a table was blocked or failed, or an attempt was repeated",

@@ -307,8 +307,15 @@ class SchemaChangeError(TerminalError):
 
 
 class BlockedError(TerminalError):
-    """A batch has more failed records than the contract tolerates; it is staged, not published."""
+    """A batch has more failed records than the contract tolerates; it is staged, not published.
 
+    Attributes:
+        records: how many records the batch has, as far as they were counted.
+        rejected: how many of these are quarantined.
+    """
+
+    records: int | None = None
+    rejected: int | None = None
     advice = (
         "Look at the quarantine table, then correct the producer or the contract (columns, errors.max_ratio, "
         "errors.max_count); the next run publishes the batch from staging."

@@ -27,6 +27,7 @@ class Outcome:
         gaps: per topic the accepted gaps in these offsets.
         records: how many records were read for the table; None if the run did not report it.
         rejected: how many of these were rejected; None if the run did not report it.
+        quarantined: `rejected`, and the rejected records of a batch that was blocked; None if one is not known.
         expectations: how many passed, failed and were not evaluated, and which failed.
         warnings: planning's warnings of records that retention will delete soon.
         snapshot_id: the last snapshot that carries offsets.
@@ -42,6 +43,7 @@ class Outcome:
     location: str | None = None
     records: int | None = 0
     rejected: int | None = 0
+    quarantined: int | None = 0
     error: str | None = None
     expectations: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -115,6 +117,7 @@ def derive_outcome(outcome: Outcome, run: RunRecord, offsets: Mapping[str, Publi
     reports = [last.get((topic, seq)) for topic, done in outcome.batches.items() for seq in done]
     outcome.records = _sum(r.records if r else None for r in reports)
     outcome.rejected = _sum(r.rejected if r else None for r in reports)
+    outcome.quarantined = _sum([outcome.rejected, *(r.rejected for r in rows if r.state == LedgerState.BLOCKED)])
     failures = [r for r in rows if r.state in (LedgerState.BLOCKED, LedgerState.FAILED)]
     if behind and failures:
         outcome.state, outcome.error = str(failures[-1].state), failures[-1].error

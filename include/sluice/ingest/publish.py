@@ -25,7 +25,7 @@ from sluice.batch import (
     publish_properties,
 )
 from sluice.contract.contract import Contract
-from sluice.errors import AuditError, BatchOrderError, SluiceError
+from sluice.errors import AuditError, BatchOrderError, BlockedError, SluiceError
 from sluice.evolve import evolve, rejected_change
 from sluice.formats.internal_columns import ERROR, OP
 from sluice.iceberg import active_contract, cursor, snapshots, table_names, tables
@@ -175,10 +175,14 @@ def _check(write: BranchWrite, staged: StagedBatches, merged: _Merged, contract:
         rejected = merged.total.rejected
         refused = rejected_change.list_rejected_changes(staged.context.catalog, base, active) if rejected else ()
         quarantine.overwrite_quarantine(staged, rejected, refused)
-    check.check_tolerance(
-        active, staged.batches, merged.by_batch, lambda: _count_awaiting_review(staged, base, contract)
-    )
-    expectations.evaluate_and_store(staged.context, merged.evaluation, staged.batches, merged.observed)
+    try:
+        check.check_tolerance(
+            active, staged.batches, merged.by_batch, lambda: _count_awaiting_review(staged, base, contract)
+        )
+        expectations.evaluate_and_store(staged.context, merged.evaluation, staged.batches, merged.observed)
+    except BlockedError as error:
+        error.records, error.rejected = merged.total.records, merged.total.rejected
+        raise
 
 
 def _count_awaiting_review(staged: StagedBatches, base: Table, contract: Contract) -> Mapping[int, int]:

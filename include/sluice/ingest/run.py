@@ -251,10 +251,12 @@ class _GroupRun:
         return True
 
     def _fail(self, names: Iterable[str], batch: Batch, error: Exception) -> None:
+        state, counts = LedgerState.FAILED, dict[str, int | None]()
+        if isinstance(error, BlockedError):
+            state, counts = LedgerState.BLOCKED, {"records": error.records, "rejected": error.rejected}
         for name in names:
             self.report.failed.setdefault(name, error)
-            state = LedgerState.BLOCKED if isinstance(error, BlockedError) else LedgerState.FAILED
-            self._row(batch, state, table=name, **error_causes.error_columns(error, name))
+            self._row(batch, state, table=name, **counts, **error_causes.error_columns(error, name))
 
     def _record_retry(self, batch: Batch, table: str | None, error: Exception) -> None:
         """Write to the ledger that an outage of the catalog or the registry delayed the batch."""

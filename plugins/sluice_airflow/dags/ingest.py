@@ -85,7 +85,7 @@ def settle(group: str, promised: dict[str, Any] | None, *, run_id: str) -> dict[
             outcome["batches"] or "none",
             outcome["ranges"] or "none",
             outcome["records"],
-            outcome["rejected"],
+            outcome["quarantined"],
             outcome["snapshot_id"],
             f": {outcome['error']}" if outcome["error"] else "",
         )

@@ -158,7 +158,7 @@ def test_bad_records_go_to_quarantine_and_too_many_block_the_table_alone(
         (10, b"{not json", None),
         (11, b'{"n": "a word"}', "n"),
     ]
-    assert outcomes[strict]["state"] == "blocked"
+    assert (outcomes[strict]["state"], outcomes[strict]["quarantined"]) == ("blocked", 2)
     assert "2 of 12 records" in outcomes[strict]["error"]
     (named,) = re.findall(r"sluice_quarantine\.\w+", outcomes[strict]["error"])
     apart = runbook.run_sql(it, "SELECT error_class", quarantine=named, batch=1)

@@ -84,6 +84,14 @@ def test_what_a_killed_application_left_untold_is_told_once(tmp_path: Path, cata
     assert (after("c", 1)["records"], after("c", 1)["rejected"]) == (1, 0)
     assert (after("c", 1, 2)["records"], after("c", 1, 2)["rejected"]) == (None, None)  # of 2 nobody lived to tell
     assert len(told(catalog)) == 3  # and what was blocked is not hidden by what came after
+    # What a refused batch left in quarantine is counted, though nothing of it is published.
+    blocked = LedgerRow("orders", LedgerState.BLOCKED, batch_seq=3, table="shop.orders", records=7709, rejected=560)
+    published = LedgerRow("orders", LedgerState.PUBLISHED, batch_seq=2, table="shop.orders", records=9, rejected=2)
+    ledger.append([published, blocked], run_id="f")
+    found = after("f", 2, 3)
+    assert (found["state"], found["records"], found["rejected"], found["quarantined"]) == ("blocked", 9, 2, 562)
+    ledger.append([replace(blocked, records=None, rejected=None)], run_id="g")  # a ledger of an older version
+    assert after("g", 3)["quarantined"] is None
 
 
 def test_branches_of_slices_that_nobody_goes_on_with_are_dropped(tmp_path: Path, catalog: Catalog) -> None:

@@ -348,7 +348,7 @@ def test_every_fact_and_column_explains_itself(template: str) -> None:
     each, shown = hostile_table(), hostile_detail()
     totals = {"records": 1, "files": 2, "bytes": 3, "delete files": 4, "deleted records": 5}
     outcome = {
-        "red": False, "state": "published", "error": None, "records": 1, "rejected": 0, "snapshot_id": 1,
+        "red": False, "state": "published", "error": None, "records": 1, "quarantined": 0, "snapshot_id": 1,
         "warnings": [], "batches": {"t": [1]}, "ranges": {"t": ["0: [0, 1)"]}, "gaps": {},
     }  # fmt: skip
     found = seen(
