@@ -205,7 +205,6 @@ def quality_page(
         request, "quality.html", known, found, here="quality", shown=shown, collapsed=collapsed, total=len(every), q=q,
         beside=list(details.values()), details={name: each.value for name, each in details.items()},
         max_groups=MAX_ERROR_GROUPS, run_id=run.run_id, state=state,
-        blocked={t.table for t in tables if any(each.state == "blocked" for each in t.open_errors)},
         states=[(word, word, count) for word, count in sorted(Counter(t.state for t in every).items())],
         reports=bool(run.run_id) and not run.slices and reading.has_reports(found),
         run_filter={name: value for name, value in run._asdict().items() if value},

@@ -52,17 +52,23 @@ def _quarantine(given: argparse.Namespace) -> int:
         rows = quarantine_summary.read_newest_records(catalog, contract, given.limit, with_values=given.show_values)
     records = [_record(row, with_values=given.show_values) for row in rows]
     errors = [
-        {"error_class": g.error_class, "field": g.field or None, "records": g.records, "ranges": g.ranges}
+        {
+            "error_class": g.error_class, "field": g.field or None, "records": g.records, "ranges": g.ranges,
+            "waiting": g.waiting,
+        }
         for g in summary.groups
-    ]
+    ]  # fmt: skip
     facts = {"table": contract.table, "errors": errors, "counted": summary.counted, "records": records}
 
     def text() -> None:
         if not errors:
             print(f"{contract.table} has no quarantined records.")
             return
-        counts = [[g.label, g.field or "-", f"{g.records:,}"] for g in summary.groups]
-        output.print_table(["ERROR", "FIELD", "RECORDS"], counts, right=[2])
+        counts = [
+            [g.label, g.field or "-", f"{g.records:,}", "not published yet" if g.waiting else "-"]
+            for g in summary.groups
+        ]
+        output.print_table(["ERROR", "FIELD", "RECORDS", "BATCH"], counts, right=[2])
         if summary.counted:
             print(f"Counted among {summary.counted:,} records only.")
         print()

@@ -34,18 +34,20 @@ LABELS = {
 _GROUP_COLUMNS = ("error_class", "field")
 _COORDINATES = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "batch_seq")
 _PAYLOAD = ("key", "value", "headers")
-_COUNT_COLUMNS = (*_GROUP_COLUMNS, "_kafka_topic", "_kafka_partition", "batch_seq")
+_WAITING = "waiting"
+_COUNT_COLUMNS = (*_GROUP_COLUMNS, _WAITING, "_kafka_topic", "_kafka_partition", "batch_seq")
 
 
 @dataclass
 class ErrorGroup:
-    """The quarantined records with one error class and field.
+    """The quarantined records with one error class and field, of published batches or of those that wait.
 
     Attributes:
         field: empty where the error is about the whole record.
-        ranges: per topic and partition `[first, end)`, which covers all records that can be replayed, and maybe
-            others. Records of a batch that is not published yet are left out.
+        ranges: per topic and partition `[first, end)`, which covers all records, and maybe others. Empty if they can't
+            be replayed: those of a batch that is not published yet, and all if the table's offsets are unknown.
         newest: Kafka coordinates, batch, error and time of the newest records.
+        waiting: whether the batch of these records is not published yet; a run publishes it, without a replay.
     """
 
     error_class: str
@@ -53,6 +55,7 @@ class ErrorGroup:
     records: int = 0
     ranges: dict[str, dict[int, list[int]]] = dataclasses.field(default_factory=dict)
     newest: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    waiting: bool = False
 
     @property
     def label(self) -> str:
@@ -65,7 +68,7 @@ class QuarantineSummary:
     """The records in a table's quarantine.
 
     Attributes:
-        groups: the most frequent errors first.
+        groups: those of unpublished batches first, then the most frequent errors.
         by_batch: counts by topic and batch.
         counted: the size of the sample, where not all records were counted.
     """
@@ -81,22 +84,28 @@ def read_quarantine(
     """Summarize a table's quarantine, or a sample of 200,000 records of it.
 
     Args:
-        published: the table's offsets per topic; without them, records of unpublished batches are not left out.
+        published: the table's offsets per topic; None if they are unknown.
     """
     table = tables.load_quarantine(catalog, contract)
     if table is None or table.current_snapshot() is None:
         return QuarantineSummary()
     names = (*_GROUP_COLUMNS, *_COORDINATES, "error", "quarantined_at")
-    found = table.scan(selected_fields=names, limit=MAX_COUNTED).to_arrow()
+    found = _mark_waiting(table.scan(selected_fields=names, limit=MAX_COUNTED).to_arrow(), published)
     wanted = [("_kafka_offset", "min"), ("_kafka_offset", "max"), ([], "count_all")]
     counts = found.group_by(list(_COUNT_COLUMNS), use_threads=False).aggregate(wanted).to_pylist()
     by_batch = Counter[tuple[str, int]]()
     for row in counts:
         by_batch[row["_kafka_topic"], row["batch_seq"]] += row["count_all"]
-    last_batches = {topic: through.seq for topic, through in (published or {}).items()}
-    return QuarantineSummary(
-        _group_errors(counts, found, last_batches), dict(by_batch), MAX_COUNTED if len(found) >= MAX_COUNTED else None
-    )
+    groups = _group_errors(counts, found, replayable=published is not None)
+    return QuarantineSummary(groups, dict(by_batch), MAX_COUNTED if len(found) >= MAX_COUNTED else None)
+
+
+def _mark_waiting(found: pa.Table, published: Mapping[str, PublishedOffsets] | None) -> pa.Table:
+    """Add a column that says whether a record's batch is not published yet."""
+    last = {topic: through.seq for topic, through in (published or {}).items()}
+    batches = zip(found["_kafka_topic"].to_pylist(), found["batch_seq"].to_pylist(), strict=True)
+    waiting = [published is not None and seq > last.get(topic, -sys.maxsize) for topic, seq in batches]
+    return found.append_column(_WAITING, pa.array(waiting, pa.bool_()))
 
 
 def read_newest_records(
@@ -128,21 +137,23 @@ def read_newest_records(
     return [{**row, **values.get(tuple(row[name] for name in _COORDINATES), {})} for row in chosen]
 
 
-def _group_errors(
-    counts: Iterable[Mapping[str, Any]], found: pa.Table, last_batches: Mapping[str, int]
-) -> list[ErrorGroup]:
-    groups: dict[tuple[str, str], ErrorGroup] = {}
+def _group_errors(counts: Iterable[Mapping[str, Any]], found: pa.Table, *, replayable: bool) -> list[ErrorGroup]:
+    groups: dict[tuple[str, str, bool], ErrorGroup] = {}
     for row in counts:
-        key = (row["error_class"], row["field"] or "")
-        group = groups.setdefault(key, ErrorGroup(*key))
+        key = _group_key(row)
+        group = groups.setdefault(key, ErrorGroup(*key[:2], waiting=row[_WAITING]))
         group.records += row["count_all"]
-        if row["batch_seq"] > last_batches.get(row["_kafka_topic"], -sys.maxsize):
+        if group.waiting or not replayable:
             continue
         ranges = group.ranges.setdefault(row["_kafka_topic"], {})
         first, end = row["_kafka_offset_min"], row["_kafka_offset_max"] + 1
         known = ranges.get(row["_kafka_partition"], [first, end])
         ranges[row["_kafka_partition"]] = [min(first, known[0]), max(end, known[1])]
     dated = found.rename_columns({"quarantined_at": "at"})
-    for row in reversed(take_newest(dated, _GROUP_COLUMNS, NEWEST_PER_GROUP).to_pylist()):
-        groups[row["error_class"], row["field"] or ""].newest.append(row)
-    return sorted(groups.values(), key=lambda g: (-g.records, g.error_class, g.field))
+    for row in reversed(take_newest(dated, (*_GROUP_COLUMNS, _WAITING), NEWEST_PER_GROUP).to_pylist()):
+        groups[_group_key(row)].newest.append(row)
+    return sorted(groups.values(), key=lambda g: (not g.waiting, -g.records, g.error_class, g.field))
+
+
+def _group_key(row: Mapping[str, Any]) -> tuple[str, str, bool]:
+    return row["error_class"], row["field"] or "", row[_WAITING]

@@ -14,8 +14,7 @@ from sluice.plan.risk import RiskStatus
 from sluice.status.redact import hide_names, redact_maintenance
 
 KAFKA, CATALOG = "kafka", "catalog"
-PLANNER_FIELDS = ("problems", "risks", "schema")
-"""Fields of `TableStatus` that come from the planner."""
+PLANNER_FIELDS = ("problems", "risks", "schema")  # fields of `TableStatus` that come from the planner
 
 if TYPE_CHECKING:  # pages do not load PyIceberg to show a status
     from pyiceberg.table.metadata import TableMetadata
@@ -149,8 +148,7 @@ class SnapshotStatus:
         """Build it from a snapshot's summary; the time is when readers first saw it."""
         from sluice.iceberg import snapshots
 
-        at = snapshots.visible_at(metadata, snapshot)
-        properties = snapshots.summary(snapshot)
+        at, properties = snapshots.visible_at(metadata, snapshot), snapshots.summary(snapshot)
         batch = Batch.from_properties(properties) if BATCH_SEQ in properties else None
         return cls(
             snapshot_id=snapshot.snapshot_id,
@@ -173,6 +171,7 @@ class LastError:
     Attributes:
         open: whether the batch is still not published.
         runs: consecutive runs in which this batch was blocked or failed.
+        exception: the class of the error, with its package.
     """
 
     at: datetime
@@ -183,6 +182,7 @@ class LastError:
     run_id: str | None
     open: bool
     runs: int = 1
+    exception: str | None = None
 
     @classmethod
     def from_errors(cls, rows: Sequence[Self], published: int | None) -> Self:

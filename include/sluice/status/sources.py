@@ -252,6 +252,7 @@ def _read_errors(ledger: Ledger) -> dict[str, dict[str, list[LastError]]]:
             error = LastError(
                 row["at"], row["state"], row["topic"], row["batch_seq"], row["error"], row["run_id"],
                 open=published.get((row["table"], row["topic"], row["batch_seq"]), row["at"]) <= row["at"],
+                exception=row.get("exception"),  # a ledger of an older version has none
             )  # fmt: skip
             errors.setdefault(row["table"], {}).setdefault(row["topic"], []).append(error)
     return errors

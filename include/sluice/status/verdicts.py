@@ -9,6 +9,7 @@ from enum import IntEnum
 from itertools import islice
 
 from sluice import dag_ids
+from sluice.errors import ExpectationsFailedError
 from sluice.plan.risk import RiskKind, RiskStatus
 from sluice.status.model import LastError, SliceStatus, TableStatus
 from sluice.status.text import awaited_problems, counted, late_text, utc_text
@@ -25,6 +26,9 @@ LABELS = {"reading": "within target", "fresh": "up to date", "doubtful": "checks
 
 # Topics listed one by one: a broker that refuses all topics must not cause a flood of alerts.
 MAX_TOPICS_LISTED = 5
+
+_EXPECTATIONS_FAILED = f"{ExpectationsFailedError.__module__}.{ExpectationsFailedError.__qualname__}"
+"""The class as the ledger has it."""
 
 _AT_RISK = {
     RiskKind.UNREAD: "Check that the group's DAG runs and keeps up, or raise the topic's retention.",
@@ -58,6 +62,7 @@ class Verdict:
             refused; the run of a backfill.
         dag: DAG of the run that was refused.
         runs: consecutive runs that failed.
+        by_expectation: whether an expectation refused the batch: its rows are not in quarantine.
     """
 
     word: str
@@ -69,6 +74,7 @@ class Verdict:
     dag: str = ""
     run_id: str | None = None
     runs: int = 0
+    by_expectation: bool = False
 
     @property
     def label(self) -> str:
@@ -178,7 +184,10 @@ def _error_verdict(error: LastError, dag: str) -> Verdict:
     about = error.topic if error.batch is None else f"batch {error.batch} of {error.topic}"
     if error.state == "blocked":
         todo = "Fix the contract or the records; the next run retries the batch."
-        return Verdict("blocked", Tone.BAD, error.error or "Refused.", todo, about=about, dag=dag, run_id=error.run_id)
+        return Verdict(
+            "blocked", Tone.BAD, error.error or "Refused.", todo, about=about, dag=dag, run_id=error.run_id,
+            by_expectation=error.exception == _EXPECTATIONS_FAILED,
+        )  # fmt: skip
     why, todo = error.error or "The last run failed.", "See the log of the run."
     return Verdict("failed", Tone.BAD, why, todo, about=about, dag=dag, run_id=error.run_id, runs=error.runs)
 

@@ -47,16 +47,21 @@ def test_records_are_told_by_what_is_wrong_with_them_and_where_they_can_be_repla
     found = quarantine_summary.read_quarantine(
         catalog, contract, {topic: PublishedOffsets(1, "id", {0: 95}) for topic in "tu"}
     )
-    misfit, malformed = found.groups
-    assert (misfit.error_class, misfit.field, misfit.records) == ("misfit", "id", 25)
-    assert misfit.ranges == {"t": {0: [5, 91], 1: [3, 4]}, "u": {0: [7, 8]}}
-    assert [row["_kafka_offset"] for row in misfit.newest] == [95, 90, 40, *range(24, 17, -1)]
-    assert (malformed.error_class, malformed.field, malformed.records) == ("malformed", "", 2)
-    assert malformed.ranges == {"t": {0: [6, 7]}}
+    # What a batch has that is not published yet is a group of its own, with records and without ranges to replay.
+    assert [(g.error_class, g.field, g.waiting, g.records) for g in found.groups] == [
+        ("malformed", "", True, 1), ("misfit", "id", True, 1), ("misfit", "id", False, 24), ("malformed", "", False, 1),
+    ]  # fmt: skip
+    assert [(g.ranges, [row["_kafka_offset"] for row in g.newest]) for g in found.groups] == [
+        ({}, [99]), ({}, [95]),
+        ({"t": {0: [5, 91], 1: [3, 4]}, "u": {0: [7, 8]}}, [90, 40, *range(24, 16, -1)]), ({"t": {0: [6, 7]}}, [6]),
+    ]  # fmt: skip
     assert found.by_batch == {("t", 1): 23, ("u", 1): 1, ("t", -1): 1, ("t", 2): 2} and found.counted is None
     assert not any("secret" in str(row) for wrong in found.groups for row in wrong.newest)
-    # Of a table whose offsets nobody can tell, nothing is offered to be replayed.
-    assert [each.ranges for each in quarantine_summary.read_quarantine(catalog, contract).groups] == [{}, {}]
+    # Of a table whose offsets nobody can tell, nothing is offered to be replayed, nor said to wait.
+    unknown = quarantine_summary.read_quarantine(catalog, contract).groups
+    assert [(each.ranges, each.waiting, each.records) for each in unknown] == [({}, False, 25), ({}, False, 2)]
+    # Of one that has published nothing, every record waits.
+    assert {g.waiting for g in quarantine_summary.read_quarantine(catalog, contract, {}).groups} == {True}
     monkeypatch.setattr(quarantine_summary, "MAX_COUNTED", 4)
     few = quarantine_summary.read_quarantine(catalog, contract)
     assert few.counted == 4 and sum(each.records for each in few.groups) == 4

@@ -17,8 +17,9 @@ import pytest
 
 from sluice.batch import PublishedOffsets
 from sluice.dag_ids import OPERATOR_DAGS
-from sluice.errors import CatalogUnavailableError
+from sluice.errors import BlockedError, CatalogUnavailableError, ExpectationsFailedError
 from sluice.ledger import quality_table
+from sluice.ledger.error_causes import error_columns
 from sluice.offsets import OffsetRange
 from sluice.pages import detail, feed, history, last_known, quality_overview, render, trends
 from sluice.pages.feed import Feed
@@ -272,20 +273,50 @@ def test_data_quality_drills_down_to_what_is_set_apart_whether_anything_is_expec
         collapsed=[],
         total=2,
         details={"db.none": hostile_detail()},
-        blocked={"db.none"},
         run_filter={"run_id": "r"},
     )
     assert "50 quarantined</span>" in told and "all passed</span>" in told and "removed</span>" not in told
     # The same as on the table's page: by class and field, with what the form of the replay takes.
     form = "{&#34;table&#34;: &#34;db.none&#34;, &#34;source&#34;: &#34;quarantine&#34;, "
     assert f'data-copy="{form}' in told and 'data-airflow-path="/dags/backfill"' in told
-    assert "<b>cannot be parsed (malformed)</b>: " in told and "the records of the blocked batch" in told
+    assert "<b>cannot be parsed (malformed)</b>: " in told
     # Of a table whose quarantine was not read with the page there is the way to where it is.
     assert '<a href="/sluice/quality?run_id=r&amp;q=db.held">Show by error' in told
     waits = quality_page(shown=shown, collapsed=[], total=2, details={"db.none": None})
     assert "Reading the table&#39;s quarantine" in waits or "Reading the table's quarantine" in waits
     away = quality_page(shown=shown, collapsed=[], total=2, details={"db.none": None}, errors=["away"])
     assert "They could not be read." in away and "Reading" not in away
+
+
+def test_records_of_a_batch_that_is_not_published_yet_are_not_offered_for_a_replay() -> None:
+    row = {"at": NOW, "_kafka_topic": "t", "_kafka_partition": 0, "batch_seq": 3, "error": "no"}
+    waits = ErrorGroup("misfit", "id", 560, {}, [{**row, "_kafka_offset": 71}], waiting=True)
+    published = ErrorGroup("misfit", "id", 2, {"t": {0: [1, 9]}}, [{**row, "_kafka_offset": 8, "batch_seq": 1}])
+    for groups, forms in (([waits], 0), ([waits, published], 4), ([published], 4)):
+        shown = detail.TableDetail(quarantine=QuarantineSummary(groups))
+        told = page("table.html", table=table(), verdicts=list(verdicts.list_verdicts(table())), detail=shown)
+        _, _, told = told.partition('<section aria-labelledby="rejected">')
+        told, _, _ = told.partition("</section>")
+        assert ("</code>: 560, in a batch that is not published yet" in told) == (waits in groups)
+        assert ("need no replay" in told) == (waits in groups)
+        assert told.count("data-copy") == forms, groups
+        assert ("replay the other records" in told) == (len(groups) == 2)
+        # Each list of records stands with the offsets that cover them.
+        offsets = re.findall(r'data-label="Offset".*?>(\d+)<|Replay offsets (.*?) of t', told)
+        expected = [*([("71", "")] if waits in groups else []), *([("8", ""), ("", "0: [1, 9)")] if forms else [])]
+        assert offsets == expected
+
+
+def test_a_batch_that_an_expectation_refused_leads_to_the_expectation_not_to_the_quarantine() -> None:
+    refused = error("blocked")
+    for exception, link in (
+        (error_columns(ExpectationsFailedError("x"))["exception"], '<a href="#quality">Failed expectations</a>'),
+        (error_columns(BlockedError("x"))["exception"], '<a href="#rejected">Quarantined records</a>'),
+        (None, '<a href="#rejected">Quarantined records</a>'),  # a ledger of an older version
+    ):
+        each = table(last_error=replace(refused, exception=exception))
+        told = page("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None)
+        assert re.findall(r'<a href="#.*?">.*?</a>(?= ·)', told) == [link]
 
 
 def test_every_column_explains_itself_and_moments_in_titles_are_in_words() -> None:
@@ -420,7 +451,6 @@ def page(template: str, **values: Any) -> str:
             "missing": (),
             "reports": False,
             "details": {},
-            "blocked": (),
             "readable": {"ingest_g", f"ingest_{HOSTILE}", *OPERATOR_DAGS},
             **values,
         },

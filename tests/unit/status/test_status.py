@@ -225,9 +225,10 @@ def test_a_refusal_that_was_cured_stays_so_when_its_batch_is_rolled_back(site: S
     status_of = site.look().tables[0]
     assert next(list_verdicts(status_of)).word == "reading"
     assert status_of.last_error and not status_of.last_error.open
-    ledger.append([replace(blocked[0], at=now + timedelta(seconds=9), state=LedgerState.FAILED)], run_id="new")
+    again = replace(blocked[0], at=now + timedelta(seconds=9), state=LedgerState.FAILED, exception="some.Error")
+    ledger.append([again], run_id="new")
     status_of = site.look().tables[0]
-    assert status_of.last_error
+    assert status_of.last_error and status_of.last_error.exception == "some.Error"
     assert (status_of.last_error.state, status_of.last_error.open, status_of.last_error.runs) == ("failed", True, 1)
 
 
