@@ -1,4 +1,4 @@
-// Local times, Airflow's theme, links out of the frame, copy buttons, and refreshing the page.
+// Times in Airflow's time zone, Airflow's theme, links out of the frame, copy buttons, and refreshing the page.
 "use strict";
 (() => {
   const root = document.documentElement;
@@ -9,12 +9,26 @@
   paint();
   if (framed) new MutationObserver(paint).observe(outer.documentElement, { attributes: true, attributeFilter: ["class"] });
   else scheme.addEventListener("change", paint);
-  const zone = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  // Airflow keeps the zone that its user chose as JSON under this key; without one, both show the browser's.
+  const ZONE = "timezone";
+  const chosenZone = () => { try { return JSON.parse(localStorage.getItem(ZONE)) ?? undefined; } catch { return undefined; } };
+  const PARTS = { year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short" };
+  const clock = (() => {
+    try { return new Intl.DateTimeFormat(undefined, { ...PARTS, timeZone: chosenZone() }); }
+    catch { return new Intl.DateTimeFormat(undefined, PARTS); } // a zone that this browser does not have
+  })();
+  addEventListener("storage", (event) => { if (event.key === ZONE) location.reload(); });
+  const zoned = (text) => text.replace(/(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC/g, (utc, day, time) => {
+    const at = new Date(`${day}T${time}Z`);
+    return isNaN(at) ? utc : clock.format(at); // a text may name a day that does not exist
+  });
   // Only boxes that scroll sideways are tab stops.
   const scrolled = (box) => { box.tabIndex = box.scrollWidth > box.clientWidth ? 0 : -1; };
   const sized = new ResizeObserver((found) => found.forEach((each) => scrolled(each.target)));
   const enhance = () => {
-    for (const time of document.querySelectorAll("time")) time.textContent = zone.format(new Date(time.dateTime));
+    for (const time of document.querySelectorAll("time")) time.textContent = clock.format(new Date(time.dateTime));
+    for (const title of document.querySelectorAll("svg title")) title.textContent = zoned(title.textContent);
+    for (const each of document.querySelectorAll("[title]:not(time)")) each.title = zoned(each.title);
     for (const link of document.querySelectorAll("a[data-airflow-path]")) link.href = root.dataset.airflow + link.dataset.airflowPath;
     sized.disconnect();
     for (const box of document.querySelectorAll(".wide")) sized.observe(box);
