@@ -16,6 +16,8 @@ from sluice_web import reading
 from sluice_web.reading import MayStart, Moment, Name, Readable, RunId, Search
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from sluice.pages.feed import Reading
     from sluice.pages.history import History
     from sluice.status.events import Event
@@ -58,16 +60,17 @@ def _page(
     errors = list(dict.fromkeys(each.error for each in every if each.error))
     errors += [str(e) for e in (known.value.errors if known.value else ())]
     unread = any(each.value is None for each in readings)
-    values |= {
-        "reading": unfinished,
-        "unread": unread,
-        "errors": errors,
-        "read_at": known.value.at if known.value else None,
-    }
+    values = {"read_at": _oldest(every), **values, "reading": unfinished, "unread": unread, "errors": errors}
     base = request.scope.get("root_path", "").rstrip("/")
     airflow = base.removesuffix(PREFIX)
     text = render.render_page(template, base=base, airflow=airflow, refresh=refresh, **values)
     return HTMLResponse(text, code, headers=render.SECURITY_HEADERS)
+
+
+def _oldest(readings: Sequence[Reading[Any]]) -> datetime | None:
+    """The time of the oldest value: what a page shows is of then or newer."""
+    times = [getattr(each.value, "at", each.at) for each in readings if each.value is not None]
+    return min((at for at in times if at), default=None)
 
 
 def _unfinished(read: Reading[Any]) -> bool:
@@ -238,7 +241,9 @@ def _timeline(
     return _page(
         request, "timeline.html", *readings, here="timeline", choices=history.HOUR_CHOICES,
         ledger=readings.history.value is not None, missing=merged.unread if merged else (),
-        too_many=len(tables) > timeline.MAX_TABLES_WITH_FILES and not values["name"], **values,
+        too_many=len(tables) > timeline.MAX_TABLES_WITH_FILES and not values["name"],
+        read_at=_oldest((readings.history, readings.failed_runs)),  # of the status it shows nothing
+        **values,
     )  # fmt: skip
 
 

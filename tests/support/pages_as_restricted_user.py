@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,6 +45,7 @@ from sluice.status.model import (
 from sluice.status.readiness import ReadinessCheck
 
 NOW = datetime.now(UTC)
+EVENT_AT = NOW - timedelta(minutes=10)
 TABLE_NAMES = ("mine", "other")
 READABLE = {"ingest_mine", "backfill", MAINTENANCE_DAGS[0]}
 REFUSED_PATHS = ("/api/tables/db.mine/timeline?at=yesterday", "/api/tables/db.none")
@@ -65,6 +66,8 @@ PATHS_BY_FEED = {
     "quality": ("/api/quality",),
     "groups": ("/metrics",),
 }
+MINUTES_AGO = {"/tables": 0, "/tables/db.mine": 5, "/quality": 6, "/tables/db.mine/timeline": 3, "/timeline": 2}
+"""How many minutes ago the oldest of a page's data was read; the status is of now."""
 CATALOG_ERROR = CatalogUnavailableError(
     "The Iceberg catalog did not answer: OSError: When reading 'lake/quality/data/table=db.other/0.parquet': SLOW_DOWN"
 )
@@ -98,12 +101,16 @@ WAITED_FOR_READING: list[bool] = []
 """For each reading that the last request used: whether the request waited for a due one."""
 
 
-def fixed_feed(value: Any, *, busy: bool = False, error: str | None = None) -> Any:
-    """Return a feed with this reading, for any key: current, or being renewed (`busy`), or failed since (`error`)."""
+def fixed_feed(value: Any, *, busy: bool = False, error: str | None = None, ago: int = 0) -> Any:
+    """Return a feed with this reading, for any key: current, or being renewed (`busy`), or failed since (`error`).
+
+    Args:
+        ago: how many minutes ago it was read.
+    """
 
     def get(*, wait: float = 0.0, until: float | None = None) -> Reading[Any]:
         WAITED_FOR_READING.append(until is not None)
-        return Reading(value, busy=busy, error=error)
+        return Reading(value, busy=busy, error=error, at=NOW - timedelta(minutes=ago))
 
     feed = SimpleNamespace(get=get)
     return SimpleNamespace(get=feed.get, get_feed=lambda _: feed)
@@ -167,11 +174,11 @@ def main() -> None:
         TableStatus(f"db.{n}", n, "append", "me", exists=True, topics=[make_topic_status(f"t.{n}")], **FULL_STATUS)
         for n in TABLE_NAMES
     ]
-    events = [Event(NOW, Lane.PUBLISHED, f"published {n}", f"db.{n}", f"t.{n}") for n in TABLE_NAMES]
+    events = [Event(EVENT_AT, Lane.PUBLISHED, f"published {n}", f"db.{n}", f"t.{n}") for n in TABLE_NAMES]
     events += [
-        Event(NOW, Lane.MAINTENANCE, f"failed, {SHARED_FOLDER_MESSAGE}", f"db.{n}", bad=True) for n in TABLE_NAMES
+        Event(EVENT_AT, Lane.MAINTENANCE, f"failed, {SHARED_FOLDER_MESSAGE}", f"db.{n}", bad=True) for n in TABLE_NAMES
     ]
-    events += [Event(NOW, Lane.STAGED, f"staged {n}", None, f"t.{n}") for n in TABLE_NAMES]
+    events += [Event(EVENT_AT, Lane.STAGED, f"staged {n}", None, f"t.{n}") for n in TABLE_NAMES]
     # Also runs of DAGs that belong to no group; the user may read one of them.
     runs = {
         dag: FailedRun(dag, "r", NOW, NOW, "plan", 2)
@@ -198,14 +205,17 @@ def main() -> None:
             TableDetail(
                 readiness=[ReadinessCheck("Owner", True, "me"), ReadinessCheck("Key", None, "?", "look")],
                 effects=[ActionResult("db.mine", "remove_orphan_files", "failed", error=SHARED_FOLDER_MESSAGE, at=NOW)],
-            )
+            ),
+            ago=MINUTES_AGO["/tables/db.mine"],
         ),
-        quality=fixed_feed({n: trends.group_results([r]) for n, r in judged.items()}),
+        quality=fixed_feed({n: trends.group_results([r]) for n, r in judged.items()}, ago=MINUTES_AGO["/quality"]),
         runs=fixed_feed(
             {n: trends.group_results([r, replace(r, batch_seq=-1, expectation="expect_y")]) for n, r in judged.items()}
         ),
-        histories=fixed_feed(History(NOW, events[::2][:2])),
-        groups=fixed_feed(History(NOW, events, ledger_rows=5), busy=True),
+        histories=fixed_feed(
+            History(NOW - timedelta(minutes=MINUTES_AGO["/tables/db.mine/timeline"]), events[::2][:2])
+        ),
+        groups=fixed_feed(History(NOW - timedelta(minutes=MINUTES_AGO["/timeline"]), events, ledger_rows=5), busy=True),
         failed=SimpleNamespace(
             get_feed=lambda key: fixed_feed(History(NOW, [runs[dag].event for dag in json.loads(key)[0]]))
         ),
@@ -252,7 +262,8 @@ def main() -> None:
         assert answer.headers["retry-after"], at
     plugin.app.dependency_overrides.clear()
     found |= {f"refused: {at}": get_answer(client, at) for at in ("/api/tables?login", "/metrics?login")}
-    print(json.dumps(found))
+    read_at = {at: (NOW - timedelta(minutes=ago)).isoformat() for at, ago in MINUTES_AGO.items()}
+    print(json.dumps(found | {"read at": [200, json.dumps(read_at)]}))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from math import inf
 from typing import Generic, TypeVar
 
@@ -34,12 +35,14 @@ class Reading(Generic[T]):
         seconds: how long reading it took.
         error: why the last attempt failed; the value is then older than that attempt.
         busy: whether a reading is under way.
+        at: when reading the value began.
     """
 
     value: T | None = None
     seconds: float = 0.0
     error: str | None = None
     busy: bool = False
+    at: datetime | None = None
 
 
 class Slots:
@@ -127,13 +130,14 @@ class Feed(Generic[T]):
         return found
 
     def _renew(self, began: float) -> None:
+        at = datetime.now(UTC)
         try:
             value = self._read()
         except Exception as error:  # noqa: BLE001 - the page shows any error
             text = str(error) if isinstance(error, SluiceError) else first_line(error)
             made = replace(self._reading, error=without_paths(text), busy=False)
         else:
-            made = Reading(value, time.monotonic() - began)
+            made = Reading(value, time.monotonic() - began, at=at)
         with self._lock:
             if began == self._began_at:  # else this reading was abandoned
                 self._reading, self._tried_at, self._abandoned = made, time.monotonic(), 0

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from itertools import pairwise
 from typing import Any
 from urllib.parse import quote
 
@@ -858,14 +859,19 @@ def test_an_error_is_told_beside_what_was_known_and_passes() -> None:
         return int(answer)
 
     mine = Feed(read, fresh=0.0)
-    told = []
+    told, kept = [], []
 
     def last() -> bool:
         reading = mine.get()
+        kept.append(reading)
         told.append((reading.value, reading.error))
         return reading.value == 4 and reading.error is None
 
     until(last)
+    times = dict.fromkeys((reading.at for reading in kept if reading.value), None)
+    assert len(times) == 2 and all(
+        earlier <= later for earlier, later in pairwise(times)
+    )  # of what was read, not tried
     assert (1, None) in told
     assert any(value == 1 and "It is away." in (said or "") for value, said in told)
     assert (1, "ValueError: odd") in told

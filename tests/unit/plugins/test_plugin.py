@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -156,6 +157,13 @@ def test_a_table_that_could_not_be_asked_tells_what_was_known(found: dict[str, t
     assert kept == {k: v for k, v in (told["db.mine"] | {"table": "db.mine_too"}).items() if k in kept}
     (row,) = (row for row in found["/tables"][1].split("<tr>") if "db.mine_too" in row)
     assert "<small>as of <time" in row and "blocked" in row
+
+
+def test_a_page_is_as_of_the_time_when_its_own_data_was_read(found: dict[str, tuple[int, str]]) -> None:
+    """Not of when the status was read, which is read by itself."""
+    head = re.compile(r'<p class="read" title="[^"]*">as of <time datetime="([^"]*)"')
+    expected = json.loads(found["read at"][1])
+    assert {at: head.findall(found[at][1]) for at in expected} == {at: [time] for at, time in expected.items()}
 
 
 def test_a_report_of_a_run_that_has_not_ended_is_looked_for_again(found: dict[str, tuple[int, str]]) -> None:
