@@ -16,6 +16,7 @@ from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState, TaskInstanceState
 
 __all__ = [
+    "DagModel",
     "DagRun",
     "DagRunState",
     "Pool",

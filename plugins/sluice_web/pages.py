@@ -130,6 +130,7 @@ def table_page(request: Request, readable: Readable, may_start: MayStart, name: 
         verdicts=list(verdicts.list_verdicts(table)), detail=detail.value,
         readiness=reading.list_readiness(detail.value, table, may_start), max_groups=MAX_ERROR_GROUPS,
         max_gaps=MAX_GAPS, reports=reading.has_reports(detail), readable=readable,
+        review=reading.find_waiting_review(name) if table.schema else None,
         window=history.select_hours(past.value, DAY_H, past.value.events) if past.value else None,
     )  # fmt: skip
 

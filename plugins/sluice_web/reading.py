@@ -23,9 +23,9 @@ from fastapi import Depends, HTTPException, Query
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from sluice.dag_ids import MAINTENANCE_DAGS, OPERATOR_DAGS, ingest_dag
+from sluice.dag_ids import MAINTENANCE_DAGS, OPERATOR_DAGS, REVIEW_SCHEMA, ingest_dag
 from sluice.kafka import connections
-from sluice_web.compat import DagRun, Pool, create_session, get_connection, get_team
+from sluice_web.compat import DagModel, DagRun, DagRunState, Pool, create_session, get_connection, get_team
 
 if TYPE_CHECKING:
     from sluice.contract.folder import Contracts
@@ -82,7 +82,17 @@ def find_missing_pools(contracts: Contracts) -> list[tuple[str, SluiceError]]:
 def _read_detail(name: str) -> TableDetail:
     from sluice.pages import detail
 
-    return detail.read_detail(name, _kafka_settings())
+    return detail.read_detail(name, _kafka_settings(), read_paused(MAINTENANCE_DAGS))
+
+
+def read_paused(dags: Sequence[str]) -> dict[str, bool]:
+    """Whether each of these DAGs is paused; without those that Airflow does not know, and if it does not answer."""
+    wanted = select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_(dags), ~DagModel.is_stale)
+    try:
+        with create_session() as session:
+            return dict(session.execute(wanted).tuples().all())
+    except SQLAlchemyError:
+        return {}
 
 
 def _read_failed(key: str) -> History:
@@ -219,6 +229,18 @@ def is_readable_run(run_id: str, dags: set[str]) -> bool:
             return bool(dags) and session.scalar(wanted) is not None
     except SQLAlchemyError as error:
         raise HTTPException(503, "Airflow's database did not answer. Retry.", headers={"Retry-After": "2"}) from error
+
+
+def find_waiting_review(table: str) -> str | None:
+    """The newest run of `review_schema` that has not ended and is about a table; None also if Airflow can't say."""
+    going_on = DagRun.state.in_((DagRunState.QUEUED, DagRunState.RUNNING))
+    wanted = select(DagRun.run_id, DagRun.conf).where(DagRun.dag_id == REVIEW_SCHEMA, going_on)
+    try:
+        with create_session() as session:
+            runs = session.execute(wanted.order_by(DagRun.id.desc())).all()
+    except SQLAlchemyError:
+        return None
+    return next((run for run, conf in runs if isinstance(conf, dict) and conf.get("table") == table), None)
 
 
 def has_reports(read: Reading[Any]) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sluice.batch import RUN_ID, STEP, TOPIC, PublishedOffsets, batches_from_summary
@@ -114,11 +115,14 @@ class TableDetail:
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_detail(name: str, kafka: Mapping[str, Any] | None = None) -> TableDetail:
+def read_detail(
+    name: str, kafka: Mapping[str, Any] | None = None, paused: Mapping[str, bool] = MappingProxyType({})
+) -> TableDetail:
     """Read a table's details; they are empty if no contract has the table.
 
     Args:
         kafka: settings of librdkafka; None: those of the environment.
+        paused: whether each maintenance DAG is paused, as far as it is known.
 
     Raises:
         CatalogUnavailableError: The catalog did not answer.
@@ -126,10 +130,12 @@ def read_detail(name: str, kafka: Mapping[str, Any] | None = None) -> TableDetai
     with availability.translate_catalog_errors(), catalogs.load() as catalog:
         known = resolve_topics.resolve(contract_folder.load_contracts(strict=False), catalog, None)
         contract = known.tables.get(name)
-        return _read(catalog, known, contract, kafka) if contract else TableDetail()
+        return _read(catalog, known, contract, kafka, paused) if contract else TableDetail()
 
 
-def _read(catalog: Catalog, known: Contracts, contract: Contract, kafka: Mapping[str, Any] | None) -> TableDetail:
+def _read(
+    catalog: Catalog, known: Contracts, contract: Contract, kafka: Mapping[str, Any] | None, paused: Mapping[str, bool]
+) -> TableDetail:
     parts, name = _PartReader(), contract.table
     table = parts.read("table", lambda: tables.load(catalog, table_names.typed(contract)), None)
     active = parts.read(
@@ -158,7 +164,7 @@ def _read(catalog: Catalog, known: Contracts, contract: Contract, kafka: Mapping
         ),
         parts.read("versions", lambda: list(reversed(schemas_table.read_schema_rows(catalog, contract.table))), []),
         parts.read("maintenance", lambda: _list_effects(catalog, contract), []),
-        parts.read("readiness", lambda: readiness.check_table(active.contract, known, catalog), []),
+        parts.read("readiness", lambda: readiness.check_table(active.contract, known, catalog, paused=paused), []),
         active.text,
         active.version,
         active.difference,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
@@ -63,12 +64,17 @@ class ReadinessCheck:
 
 
 def check_table(
-    contract: Contract, contracts: Contracts, catalog: Catalog, now: datetime | None = None
+    contract: Contract,
+    contracts: Contracts,
+    catalog: Catalog,
+    now: datetime | None = None,
+    paused: Mapping[str, bool] = MappingProxyType({}),
 ) -> list[ReadinessCheck]:
     """Run all checks of one table.
 
     Args:
         contracts: all contracts, with resolved topics.
+        paused: whether each maintenance DAG is paused, as far as it is known.
     """
     now = now or datetime.now(UTC)
     table = tables.load(catalog, table_names.typed(contract))
@@ -80,8 +86,8 @@ def check_table(
             _check_restore_point(contract, table, now),
             _check_rollback_records(contract, contracts, catalog, table),
             *_check_drills(contract, ledger, now),
-            _check_small_files(contract, contracts, catalog, now),
-            _check_orphan_files(contract, contracts, catalog, now),
+            _check_small_files(contract, AssessmentInputs(catalog, contracts, now), paused),
+            _check_orphan_files(contract, AssessmentInputs(catalog, contracts, now), paused),
         ]
     return lines
 
@@ -266,18 +272,27 @@ def _check_drills(contract: Contract, ledger: Table | None, now: datetime) -> It
         yield ReadinessCheck(subject, ready, evidence, "" if ready else step)
 
 
-def _check_small_files(contract: Contract, contracts: Contracts, catalog: Catalog, now: datetime) -> ReadinessCheck:
-    need = _assess(contract, Action.REWRITE, AssessmentInputs(catalog, contracts, now), {})
-    step = f"Unpause DAG {dag_ids.REWRITE_FILES}." if need.steps else ""
+def _check_small_files(contract: Contract, inputs: AssessmentInputs, paused: Mapping[str, bool]) -> ReadinessCheck:
+    need = _assess(contract, Action.REWRITE, inputs, {})
+    step = _maintenance_step(dag_ids.REWRITE_FILES, paused) if need.steps else ""
     return ReadinessCheck("Small files", not need.steps, need.reason, step)
 
 
-def _check_orphan_files(contract: Contract, contracts: Contracts, catalog: Catalog, now: datetime) -> ReadinessCheck:
-    cleaned = maintenance_table.read_last_cleanups(catalog)
-    need = _assess(contract, Action.ORPHANS, AssessmentInputs(catalog, contracts, now), cleaned)
+def _check_orphan_files(contract: Contract, inputs: AssessmentInputs, paused: Mapping[str, bool]) -> ReadinessCheck:
+    cleaned = maintenance_table.read_last_cleanups(inputs.catalog)
+    need = _assess(contract, Action.ORPHANS, inputs, cleaned)
     last = cleaned.get(contract.table)
-    ready = not need.steps or (last is not None and now - last.at <= MAX_CLEANUP_AGE)
-    return ReadinessCheck("Orphan files", ready, need.reason, "" if ready else f"Unpause DAG {dag_ids.REMOVE_ORPHANS}.")
+    ready = not need.steps or (last is not None and inputs.now - last.at <= MAX_CLEANUP_AGE)
+    step = "" if ready else _maintenance_step(dag_ids.REMOVE_ORPHANS, paused)
+    return ReadinessCheck("Orphan files", ready, need.reason, step)
+
+
+def _maintenance_step(dag: str, paused: Mapping[str, bool]) -> str:
+    if dag not in paused:
+        return f"Check that DAG {dag} is not paused, and that its last run succeeded."
+    if paused[dag]:
+        return f"Unpause DAG {dag}."
+    return f"The next run of DAG {dag} does it, or trigger it. If this stays, see the log of its last run."
 
 
 def _assess(

@@ -74,7 +74,7 @@ def page(found: detail.TableDetail, **changes: Any) -> str:
     return render.render_page(
         "table.html", base="/sluice", airflow="", refresh=30, reading=False, unread=False, read_at=None, here="tables",
         errors=[], readiness=found.readiness, window=None, max_groups=9, max_gaps=9, table=table, detail=found,
-        verdicts=list(verdicts.list_verdicts(table)), reports=False, readable=(),
+        verdicts=list(verdicts.list_verdicts(table)), reports=False, readable=(), review=None,
     )  # fmt: skip
 
 

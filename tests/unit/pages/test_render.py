@@ -452,6 +452,7 @@ def page(template: str, **values: Any) -> str:
             "missing": (),
             "reports": False,
             "details": {},
+            "review": None,
             "readable": {"ingest_g", f"ingest_{HOSTILE}", *OPERATOR_DAGS},
             **values,
         },
@@ -630,6 +631,17 @@ def test_a_table_says_all_that_is_wrong_with_it_and_leads_to_each_run() -> None:
     assert all(
         v.todo for t in (table(exists=False), replace(each, as_of=NOW)) for v in verdicts.list_verdicts(t) if v.tone < 3
     )
+
+
+def test_a_review_that_waits_is_linked_and_no_other_is_advised() -> None:
+    each = table(schema="under review: drops the column a")
+    values: dict[str, Any] = {"table": each, "verdicts": list(verdicts.list_verdicts(each)), "detail": None}
+    waits = page("table.html", **values, review="review__db.t__1_2")
+    assert '<a data-airflow-path="/dags/review_schema/runs/review__db.t__1_2" href="#">' in waits
+    assert "data-copy" not in waits and "trigger" not in waits
+    assert "review__db.t__1_2" in page("table.html", **values, review="review__db.t__1_2", readable=set())
+    none = page("table.html", **values)
+    assert none.count("data-copy") == 2 and "To start it, trigger it" in none
 
 
 def test_a_batch_leads_to_the_run_that_brought_it() -> None:

@@ -59,6 +59,11 @@ OTHERS: list[list[Any]] = [
     ["accept_gap", "g of a.u", "failed", 7, 6, [], {"name": "a.u"}],
     ["accept_gap", "g of topic", "failed", 7, 6, [], {"name": "shared"}],
     ["accept_gap", "of long ago", "failed", 11_000, 10_100, [], {"name": "a.t"}],
+    ["review_schema", "w older", "running", 9, None, [], {"table": "a.t"}],
+    ["review_schema", "w newest", "queued", None, None, [], {"table": "a.t"}],
+    ["review_schema", "w odd", "running", 9, None, [], None],
+    ["review_schema", "w answered", "success", 9, 8, [], {"table": "a.u"}],
+    ["rollback", "w of another dag", "running", 9, None, [], {"table": "a.v"}],
     ["review_schema", "s without", "failed", 7, 6, [], None],
     ["review_schema", "s odd", "failed", 7, 6, [], {"table": ["a.t"], "name": {"a.t": 1}}],
     ["maintain_expire_snapshots", "m of some", "failed", 7, 6, [
@@ -82,6 +87,8 @@ from uuid import uuid4
 sys.path.insert(0, {str(REPOSITORY / "plugins")!r})
 from airflow.utils.db import initdb
 initdb()
+from airflow.models.dag import DagModel
+from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
@@ -164,6 +171,15 @@ answers["readable"] = [
         ("of some", set()), ("nothing", {{"ingest_a"}}),
     )
 ]
+with create_session() as session:
+    session.execute(DagBundleModel.__table__.insert().values(name="dags"))
+    for dag, paused, stale in (("maintain_a", 1, 0), ("maintain_b", 0, 0), ("maintain_gone", 1, 1)):
+        session.execute(DagModel.__table__.insert().values(
+            dag_id=dag, is_paused=bool(paused), is_stale=bool(stale), bundle_name="dags", max_active_tasks=1,
+            max_consecutive_failed_dag_runs=0, has_task_concurrency_limits=False, timetable_type="",
+        ))
+answers["paused"] = reading.read_paused(["maintain_a", "maintain_b", "maintain_gone", "maintain_none"])
+answers["waiting"] = {{t: reading.find_waiting_review(t) for t in ("a.t", "a.u", "a.v", "a.w")}}
 group = lambda name, pool, other=None: SimpleNamespace(
     name=name, settings=GroupSettings.model_validate(dict(pool=pool, maintenance=dict(pool=other)))
 )
@@ -190,6 +206,10 @@ except HTTPException as error:
 with create_session() as session:
     session.execute(text("ALTER TABLE slot_pool RENAME TO lost"))
 answers["no pools"] = pools()
+answers["waiting"]["away"] = reading.find_waiting_review("a.t")
+with create_session() as session:
+    session.execute(text("ALTER TABLE dag RENAME TO nowhere"))
+answers["paused away"] = reading.read_paused(["maintain_a"])
 print(json.dumps(answers))
 """
 
@@ -249,6 +269,15 @@ def test_a_pool_that_airflow_does_not_have_is_an_error_of_its_groups(answers: di
         ["c", f"Airflow has no pool 'too': tasks of group c {advice}"],
     ]
     assert answers["no pools"] == []
+
+
+def test_a_dag_is_paused_or_not_or_airflow_does_not_know(answers: dict[str, Any]) -> None:
+    assert answers["paused"] == {"maintain_a": True, "maintain_b": False}
+    assert answers["paused away"] == {}
+
+
+def test_a_review_that_waits_is_found_by_its_table(answers: dict[str, Any]) -> None:
+    assert answers["waiting"] == {"a.t": "w newest", "a.u": None, "a.v": None, "a.w": None, "away": None}
 
 
 def test_they_are_found_by_the_indexes_of_runs(answers: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from sluice import dag_ids
 from sluice.contract.contract import Contract
 from sluice.contract.folder import Contracts, load_contracts
 from sluice.iceberg import requirements_check, tables
@@ -119,6 +120,23 @@ def test_drills_files_and_restore_point_are_facts_of_the_tables(catalog, tmp_pat
     assert not cut.ready and "first one is kept" not in cut.evidence
 
 
+@pytest.mark.parametrize(
+    ("paused", "step"),
+    [
+        ({}, "Check that DAG {} is not paused, and that its last run succeeded."),
+        ({True}, "Unpause DAG {}."),
+        ({False}, "The next run of DAG {} does it, or trigger it. If this stays, see the log of its last run."),
+    ],
+)
+def test_nobody_is_told_to_unpause_a_dag_that_is_not_paused(catalog, tmp_path, paused, step) -> None:
+    known = contracts(tmp_path, maintenance={"min_input_files": 3})
+    grown(catalog, known.table(NAME), 4)
+    states = {dag: each for dag in dag_ids.MAINTENANCE_DAGS for each in paused}
+    told = {c.subject: c.step for c in readiness.check_table(known.table(NAME), known, catalog, paused=states)}
+    assert told["Small files"] == step.format("maintain_rewrite_data_files")
+    assert told["Orphan files"] == step.format("maintain_remove_orphan_files")
+
+
 def test_whether_the_catalog_enforces_requirements_is_what_planning_kept_in_the_ledger(catalog, tmp_path) -> None:
     known = contracts(tmp_path)
     grown(catalog, known.table(NAME), 1)
@@ -148,7 +166,7 @@ def test_a_table_that_nobody_writes_to_need_not_be_cleaned_again(catalog, tmp_pa
     )
     assert line(10).ready  # not long ago
     # What was written just before was too young to be taken for an orphan then, and must be looked for once more.
-    assert not line(30).ready and line(30).step == "Unpause DAG maintain_remove_orphan_files."
+    assert not line(30).ready and line(30).step.startswith("Check that DAG maintain_remove_orphan_files is not paused")
     maintenance_table.write_results(
         catalog,
         [maintenance_table.ActionResult(NAME, "remove_orphan_files", "done", at=NOW + timedelta(days=6))],
