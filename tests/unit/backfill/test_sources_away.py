@@ -118,6 +118,7 @@ def test_what_is_read_elsewhere_needs_no_kafka(promises, catalog, away):
     assert looked(promises, catalog, Origin.STAGING, **times).ranges == {0: (5, 9)}
     assert looked(promises, catalog, Origin.STAGING, since=T0, until=datetime.now(UTC)).ranges == {0: (0, 20)}
     assert looked(promises, catalog, Origin.QUARANTINE).ranges == {0: (17, 20)}
+    assert "records 3" in looked(promises, catalog, Origin.QUARANTINE, {0: (3, 20)}).lines()  # not its 17 offsets
     assert looked(promises, catalog, Origin.QUARANTINE, since=T0 + timedelta(hours=18)).ranges == {0: (18, 20)}
 
 
