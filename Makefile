@@ -15,8 +15,8 @@ RUN := PYTHONPATH=include $(PY)
 INSTALL := $(UV) pip install --require-hashes --build-constraints requirements.txt --compile-bytecode --python $(PY)
 COMPILE := $(UV) pip compile --generate-hashes --python-version 3.11 --no-annotate --no-header --no-emit-index-url --quiet
 TESTS ?=
-# Tests of backfill, maintenance and operations.
-OPERATIONS := $(patsubst %,tests/spark/%,backfill/test_backfill.py backfill/test_races.py ingest/test_kills.py maintain operate)
+# Tests of backfill, schema changes, maintenance and operations.
+OPERATIONS := $(patsubst %,tests/spark/%,backfill/test_backfill.py backfill/test_races.py evolve ingest/test_kills.py maintain operate)
 # Spark tests that run with the tests without Spark, so that the three parts take about as long.
 BESIDE := $(patsubst %,tests/spark/%,iceberg/test_catalogs.py ingest/test_property.py)
 

@@ -222,6 +222,7 @@ API_FIELDS: dict[str, dict[str, str]] = {
         "who": "who accepted the gap",
         "why": "the reason",
     },
+    "DryRunAnswer": {"error": "why it cannot be done, as text"},
     "ErrorAnswer": {"detail": "the reason, as text"},
     "Event": {
         "lane": "what kind of event it is",

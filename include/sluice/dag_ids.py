@@ -40,11 +40,12 @@ def display_name(dag: str) -> str:
 
 ALERTS = dag_id("alerts")
 DOCTOR = dag_id("doctor")
-OPERATOR_DAGS = BACKFILL, ROLLBACK, ACCEPT_GAP, REVIEW_SCHEMA = (
+OPERATOR_DAGS = BACKFILL, ROLLBACK, ACCEPT_GAP, REVIEW_SCHEMA, PUBLISH_BLOCKED = (
     dag_id("backfill"),
     dag_id("rollback"),
     dag_id("accept_gap"),
     dag_id("review_schema"),
+    dag_id("publish_blocked"),
 )
 """The DAGs that an operator triggers."""
 MAINTENANCE_DAGS = REWRITE_FILES, EXPIRE_SNAPSHOTS, REMOVE_ORPHANS = (

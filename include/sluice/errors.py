@@ -318,7 +318,8 @@ class BlockedError(TerminalError):
     rejected: int | None = None
     advice = (
         "Look at the quarantine table, then correct the producer or the contract (columns, errors.max_ratio, "
-        "errors.max_count); the next run publishes the batch from staging."
+        "errors.max_count); the next run publishes the batch from staging. To publish this batch as it is: DAG "
+        f"{dag_ids.PUBLISH_BLOCKED}, or `sluice publish-blocked`."
     )
 
 

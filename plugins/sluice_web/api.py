@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter, HTTPException, Query
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
+from sluice.dag_ids import BACKFILL, OPERATOR_DAGS
 from sluice_web import reading
+from sluice_web.operations import ViewerDep
 from sluice_web.pages import visible_events
-from sluice_web.reading import Hours, MayStart, Moment, Readable
+from sluice_web.reading import Hours, Moment, Readable
 
 if TYPE_CHECKING:
     from sluice.pages.detail import TableDetail
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from sluice.status.events import Event
 
 router = APIRouter()
+
+Dag = Annotated[str, Query(max_length=250, description="The id of an operator's DAG.")]
+Form = Annotated[str, Query(max_length=10_000, description="The `conf` of the run as JSON, without the table.")]
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
@@ -106,7 +112,7 @@ def api_table_timeline(readable: Readable, name: str, hours: Hours = 24, at: Mom
 
 
 @router.get("/api/tables/{name}/readiness", response_class=JSONResponse)
-def api_readiness(readable: Readable, may_start: MayStart, name: str) -> list[dict[str, Any]]:
+def api_readiness(readable: Readable, viewer: ViewerDep, name: str) -> list[dict[str, Any]]:
     """The readiness checks of one table; `ready` is null if the facts are not there yet.
 
     `unavailable` is the error, if reading newer ones failed or hangs.
@@ -116,7 +122,39 @@ def api_readiness(readable: Readable, may_start: MayStart, name: str) -> list[di
     known = reading.feeds().details.get_feed(name).get(wait=reading.FIRST_WAIT_S, until=until)
     found: TableDetail = reading.require_value(known)
     why = known.error or found.missing.get("readiness")
-    return [asdict(line) | {"unavailable": why} for line in reading.list_readiness(found, table, may_start)]
+    return [asdict(line) | {"unavailable": why} for line in reading.list_readiness(found, table, viewer.may_start)]
+
+
+@router.get("/api/tables/{name}/dry-run", response_class=JSONResponse)
+def api_dry_run(
+    readable: Readable, viewer: ViewerDep, name: str, dag: Dag = BACKFILL, form: Form = "{}"
+) -> dict[str, Any]:
+    """What a run of an operator's DAG would do to one table. Changes nothing.
+
+    The DAG is one that an operator triggers, such as `backfill`. 403 if the caller may not trigger it.
+    """
+    from sluice.status import text
+    from sluice.status.redact import hide_names
+
+    status = reading.require_status(readable, reading.answer_deadline())
+    reading.require_table(status, name)
+    if dag not in OPERATOR_DAGS or not viewer.may_start(dag):
+        raise HTTPException(403, f"You may not trigger DAG {dag}.")
+    try:
+        given = json.loads(form)
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, "form is not valid JSON.") from error
+    if not isinstance(given, dict):
+        raise HTTPException(400, "form is not a JSON object.")
+    asked = {**given, "table": name, "name": name}
+    feed = reading.feeds().dry_runs.get_feed(json.dumps([dag, asked], sort_keys=True))
+    found = feed.get(wait=reading.ANSWER_WAIT_S, until=reading.answer_deadline())
+    hidden = status.hidden_tables
+    if found.error:
+        return {"at": None, "lines": [], "pinned": {}, "error": hide_names(found.error, hidden)}
+    done = reading.require_value(found)
+    lines = [hide_names(line, hidden) for line in done.lines]
+    return {"at": text.to_json_types(found.at), "lines": lines, "pinned": done.pinned, "error": None}
 
 
 @router.get("/api/quality", response_class=JSONResponse)

@@ -12,8 +12,9 @@ from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import HTMLResponse, Response
 
 from sluice.dag_ids import BACKFILL, ingest_dag
-from sluice_web import reading
-from sluice_web.reading import MayStart, Moment, Name, Readable, RunId, Search
+from sluice_web import operations, reading
+from sluice_web.operations import ViewerDep
+from sluice_web.reading import Moment, Name, Readable, RunId, Search
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -87,32 +88,50 @@ def _no_table(request: Request, known: Reading[Status], name: str) -> HTMLRespon
     return _page(request, "message.html", known, code=code, here="tables", title=name, message=message)
 
 
+class TableFilter(NamedTuple):
+    """The search and the state that a visitor chose; empty: all."""
+
+    q: str
+    state: str
+
+
+def _table_filter(q: Search = "", state: str = "") -> TableFilter:
+    return TableFilter(q, state)
+
+
+ChosenTables = Annotated[TableFilter, Depends(_table_filter)]
+
+
 @router.get("/tables", response_class=HTMLResponse)
-def tables_page(request: Request, readable: Readable, q: Search = "", state: str = "") -> HTMLResponse:
+def tables_page(request: Request, readable: Readable, viewer: ViewerDep, chosen: ChosenTables) -> HTMLResponse:
     """One row per table; tables that need attention come first."""
+    from sluice.pages.operations import TableOperations
     from sluice.status import verdicts
 
     known = reading.read_status(readable)
     mine = sorted(known.value.tables, key=verdicts.by_urgency) if known.value else []
     judged = [(table, verdicts.worst_verdict(table)) for table in mine]
     overall = verdicts.StatusSummary.from_verdicts(judged)
-    wanted = q.casefold()
+    wanted = chosen.q.casefold()
     rows = [
         (table, verdict)
         for table, verdict in judged
-        if (not state or verdict.word == state)
+        if chosen.state in ("", verdict.label)
         and any(wanted in text.casefold() for text in (table.table, table.owner, *(t.topic for t in table.topics)))
     ]
+    rights = viewer.rights({ingest_dag(table.group) for table, _ in rows})
     return _page(
-        request, "tables.html", known, here="tables", rows=rows, total=len(judged), q=q, state=state,
-        overall=overall, states=[(word, verdicts.label(word), n) for word, _, n in overall.states],
+        request, "tables.html", known, here="tables", rows=rows, total=len(judged), q=chosen.q, state=chosen.state,
+        overall=overall, states=[(label, label, n) for label, _, n in overall.states],
+        operations=lambda table: TableOperations(table, rights),
     )  # fmt: skip
 
 
 @router.get("/tables/{name}", response_class=HTMLResponse)
-def table_page(request: Request, readable: Readable, may_start: MayStart, name: str) -> HTMLResponse:
+def table_page(request: Request, readable: Readable, viewer: ViewerDep, name: str) -> HTMLResponse:
     """One table: offsets, batches, expectations, quarantined records, contract versions, snapshots, maintenance."""
     from sluice.pages import history
+    from sluice.pages.operations import TableOperations
     from sluice.status import verdicts
     from sluice.status.redact import redact_effect
 
@@ -125,12 +144,15 @@ def table_page(request: Request, readable: Readable, may_start: MayStart, name: 
         effects = [redact_effect(each, _hidden_tables(known)) for each in detail.value.effects]
         detail = replace(detail, value=replace(detail.value, effects=effects))
     past = reading.feeds().histories.get_feed(name).get(wait=reading.FIRST_WAIT_S)
+    runs = operations.list_runs(table, readable)
+    review = operations.find_waiting_review(runs)
+    rights = viewer.rights([ingest_dag(table.group)])
     return _page(
         request, "table.html", known, detail, past, here="tables", table=table,
-        verdicts=list(verdicts.list_verdicts(table)), detail=detail.value,
-        readiness=reading.list_readiness(detail.value, table, may_start), max_groups=MAX_ERROR_GROUPS,
+        verdicts=list(verdicts.list_verdicts(table)), detail=detail.value, runs=runs, review=review,
+        readiness=reading.list_readiness(detail.value, table, rights.start), max_groups=MAX_ERROR_GROUPS,
         max_gaps=MAX_GAPS, reports=reading.has_reports(detail), readable=readable,
-        review=reading.find_waiting_review(name) if table.schema else None,
+        operations=TableOperations(table, rights, review),
         window=history.select_hours(past.value, DAY_H, past.value.events) if past.value else None,
     )  # fmt: skip
 
@@ -178,11 +200,12 @@ def _run_filter(dag_id: Name = None, run_id: RunId = None, task_id: Name = None)
 
 @router.get("/quality", response_class=HTMLResponse)
 def quality_page(
-    request: Request, readable: Readable, run: Annotated[RunFilter, Depends(_run_filter)], q: Search = "",
-    state: str = "",
+    request: Request, readable: Readable, viewer: ViewerDep, run: Annotated[RunFilter, Depends(_run_filter)],
+    chosen: ChosenTables,
 ) -> HTMLResponse:  # fmt: skip
     """Expectations with their last results and quarantined records, of all tables or of one run."""
     from sluice.pages import quality_overview
+    from sluice.pages.operations import TableOperations
 
     known = reading.read_status(readable)
     dags = readable if run.dag_id is None else readable & {run.dag_id}
@@ -199,16 +222,18 @@ def quality_page(
     quarantined = {t.table: t.quarantined for t in tables if t.quarantined and with_quarantine}
     names = [n for n in dict.fromkeys((*results, *quarantined)) if n in groups and run.includes(n, groups)]
     every = quality_overview.summarize_tables(results, names, quarantined, slices=run.slices)
-    chosen = [t for t in every if state in ("", t.state) and q.casefold() in t.table.casefold()]
-    shown, collapsed = quality_overview.split_expanded(chosen, results, q, slices=run.slices)
+    found_tables = [t for t in every if chosen.state in ("", t.state) and chosen.q.casefold() in t.table.casefold()]
+    shown, collapsed = quality_overview.split_expanded(found_tables, results, chosen.q, slices=run.slices)
     feeds = reading.feeds().details
     details = {
         t.table: feeds.get_feed(t.table).get(wait=0.0) for t in [t for t in shown if t.quarantined][:MAX_QUARANTINES]
     }
+    rights = viewer.rights(())
     return _page(
-        request, "quality.html", known, found, here="quality", shown=shown, collapsed=collapsed, total=len(every), q=q,
+        request, "quality.html", known, found, here="quality", shown=shown, collapsed=collapsed, total=len(every),
         beside=list(details.values()), details={name: each.value for name, each in details.items()},
-        max_groups=MAX_ERROR_GROUPS, run_id=run.run_id, state=state,
+        max_groups=MAX_ERROR_GROUPS, run_id=run.run_id, q=chosen.q, state=chosen.state,
+        operations={t.table: TableOperations(t, rights) for t in tables if t.table in details},
         states=[(word, word, count) for word, count in sorted(Counter(t.state for t in every).items())],
         reports=bool(run.run_id) and not run.slices and reading.has_reports(found),
         run_filter={name: value for name, value in run._asdict().items() if value},

@@ -16,20 +16,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
 from fastapi import Depends, HTTPException, Query
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from sluice.dag_ids import MAINTENANCE_DAGS, OPERATOR_DAGS, REVIEW_SCHEMA, ingest_dag
+from sluice.dag_ids import MAINTENANCE_DAGS, OPERATOR_DAGS, ingest_dag
 from sluice.kafka import connections
-from sluice_web.compat import DagModel, DagRun, DagRunState, Pool, create_session, get_connection, get_team
+from sluice_web.compat import DagModel, DagRun, Pool, create_session, get_connection
 
 if TYPE_CHECKING:
     from sluice.contract.folder import Contracts
     from sluice.errors import SluiceError
+    from sluice.operate.dry_run import DryRun
     from sluice.pages.detail import TableDetail
     from sluice.pages.feed import Reading
     from sluice.pages.history import History
@@ -50,10 +50,9 @@ def _read_status() -> Status:
     from sluice.pages import last_known
     from sluice.status import status as status_status
 
-    if registry := get_connection(connections.REGISTRY_CONN_ID):
-        os.environ["SLUICE_REGISTRY_CONFIG"] = json.dumps(connections.registry_settings(registry))
+    export_registry_config()
     contracts = contract_folder.load_contracts(strict=False)
-    found = status_status.read_status(contracts, kafka=_kafka_settings())
+    found = status_status.read_status(contracts, kafka=kafka_settings())
     found.stopped += find_missing_pools(contracts)
     return last_known.fill_from_last(found, feeds().status.last)
 
@@ -82,7 +81,7 @@ def find_missing_pools(contracts: Contracts) -> list[tuple[str, SluiceError]]:
 def _read_detail(name: str) -> TableDetail:
     from sluice.pages import detail
 
-    return detail.read_detail(name, _kafka_settings(), read_paused(MAINTENANCE_DAGS))
+    return detail.read_detail(name, kafka_settings(), read_paused(MAINTENANCE_DAGS))
 
 
 def read_paused(dags: Sequence[str]) -> dict[str, bool]:
@@ -103,7 +102,20 @@ def _read_failed(key: str) -> History:
     return failed_runs.read_failed_runs(dags, table, last.tables if last else ())
 
 
-def _kafka_settings() -> dict[str, Any] | None:
+def _read_dry_run(key: str) -> DryRun:
+    from sluice_web import operations
+
+    return operations.read_dry_run(key)
+
+
+def export_registry_config() -> None:
+    """Set the registry of the connection for this process; contracts with `columns: auto` need it."""
+    if registry := get_connection(connections.REGISTRY_CONN_ID):
+        os.environ["SLUICE_REGISTRY_CONFIG"] = json.dumps(connections.registry_settings(registry))
+
+
+def kafka_settings() -> dict[str, Any] | None:
+    """The librdkafka settings of the connection; None without one: the environment decides."""
     found = get_connection(connections.KAFKA_CONN_ID)
     return connections.kafka_settings(found) if found else None
 
@@ -133,6 +145,8 @@ class ReadingFeeds:
         self.reports: Feeds[str] = Feeds(_lazy_reader("report", "read_report"), slots=Slots())
         # Own slots: failed runs must be readable while the catalog hangs.
         self.failed: Feeds[History] = Feeds(_read_failed, slots=Slots())
+        # Read anew for each look, because an operator acts on it.
+        self.dry_runs: Feeds[DryRun] = Feeds(_read_dry_run, fresh=1.0, slots=Slots())
 
 
 @cache
@@ -145,24 +159,7 @@ def _readable_dags(user: GetUserDep) -> set[str]:
     return set(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
 
 
-def _start_permission(user: GetUserDep) -> Callable[[str], bool]:
-    def may(dag: str) -> bool:
-        return get_auth_manager().is_authorized_dag(
-            method="POST", access_entity=DagAccessEntity.RUN, details=_dag_details(dag), user=user
-        )
-
-    return may
-
-
-def _dag_details(dag: str) -> DagDetails:
-    """The DAG as Airflow's auth manager expects it: with its team, if Airflow has teams."""
-    if not conf.getboolean("core", "multi_team", fallback=False):
-        return DagDetails(id=dag)
-    return DagDetails(id=dag, team_name=get_team(dag))
-
-
 Readable = Annotated[set[str], Depends(_readable_dags)]
-MayStart = Annotated[Callable[[str], bool], Depends(_start_permission)]
 Hours = Annotated[int, Query(ge=1, le=168, description="Hours back, at most a week.")]
 Name = Annotated[str | None, Query(max_length=250)]
 # Airflow's own run ids, and what its setting `allowed_run_id_pattern` may reasonably add.
@@ -180,7 +177,15 @@ def read_status(readable: set[str], until: float | None = None) -> Reading[Statu
     """Read the status of the readable tables."""
     known = feeds().status.get(wait=FIRST_WAIT_S, until=until)
     visible = known.value.filter_groups(lambda group: ingest_dag(group) in readable) if known.value else None
-    return replace(known, value=visible)
+    return replace(known, value=visible and _mark_paused(visible))
+
+
+def _mark_paused(status: Status) -> Status:
+    """Mark the tables whose DAG is paused. Asked for each page, so that it shows at once what somebody did."""
+    dags = {t.group: ingest_dag(t.group) for t in status.tables}
+    paused = read_paused([*dags.values()])
+    marked = [replace(t, paused=True) if paused.get(dags[t.group]) else t for t in status.tables]
+    return replace(status, tables=marked)
 
 
 def sees_all(readable: set[str]) -> bool:
@@ -229,18 +234,6 @@ def is_readable_run(run_id: str, dags: set[str]) -> bool:
             return bool(dags) and session.scalar(wanted) is not None
     except SQLAlchemyError as error:
         raise HTTPException(503, "Airflow's database did not answer. Retry.", headers={"Retry-After": "2"}) from error
-
-
-def find_waiting_review(table: str) -> str | None:
-    """The newest run of `review_schema` that has not ended and is about a table; None also if Airflow can't say."""
-    going_on = DagRun.state.in_((DagRunState.QUEUED, DagRunState.RUNNING))
-    wanted = select(DagRun.run_id, DagRun.conf).where(DagRun.dag_id == REVIEW_SCHEMA, going_on)
-    try:
-        with create_session() as session:
-            runs = session.execute(wanted.order_by(DagRun.id.desc())).all()
-    except SQLAlchemyError:
-        return None
-    return next((run for run, conf in runs if isinstance(conf, dict) and conf.get("table") == table), None)
 
 
 def has_reports(read: Reading[Any]) -> bool:

@@ -22,6 +22,7 @@ from sluice.errors import CatalogUnavailableError, SluiceError
 from sluice.ledger import quality_table
 from sluice.ledger.maintenance_table import ActionResult
 from sluice.offsets import OffsetRange
+from sluice.operate.dry_run import DryRun
 from sluice.pages import trends
 from sluice.pages.detail import TableDetail
 from sluice.pages.failed_runs import FailedRun
@@ -34,21 +35,25 @@ from sluice.status.model import (
     ExpectationsSummary,
     LastError,
     MaintenanceStatus,
-    OpenBatch,
     PartitionStatus,
-    SliceStatus,
     SnapshotStatus,
     Status,
     TableStatus,
     TopicStatus,
 )
+from sluice.status.open_work import OpenBatch, SliceStatus
 from sluice.status.readiness import ReadinessCheck
 
 NOW = datetime.now(UTC)
 EVENT_AT = NOW - timedelta(minutes=10)
 TABLE_NAMES = ("mine", "other")
 READABLE = {"ingest_mine", "backfill", MAINTENANCE_DAGS[0]}
-REFUSED_PATHS = ("/api/tables/db.mine/timeline?at=yesterday", "/api/tables/db.none")
+REFUSED_PATHS = (
+    "/api/tables/db.mine/timeline?at=yesterday",
+    "/api/tables/db.none",
+    *(f"/api/tables/db.mine/dry-run?dag={dag}" for dag in ("rollback", "ingest_mine")),
+    *(f"/api/tables/db.mine/dry-run?form={form}" for form in ("[]", "{", "%7B%22table%22")),
+)
 HIDDEN_RUN_PATHS = (
     "/quality?run_id=r&dag_id=ingest_other",
     "/quality?run_id=unknown",
@@ -168,7 +173,7 @@ def main() -> None:
     """Fill the readings, send the requests and print the answers."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "plugins"))
     import sluice_plugin as plugin
-    from sluice_web import reading
+    from sluice_web import operations, reading
 
     tables = [
         TableStatus(f"db.{n}", n, "append", "me", exists=True, topics=[make_topic_status(f"t.{n}")], **FULL_STATUS)
@@ -219,6 +224,7 @@ def main() -> None:
         failed=SimpleNamespace(
             get_feed=lambda key: fixed_feed(History(NOW, [runs[dag].event for dag in json.loads(key)[0]]))
         ),
+        dry_runs=fixed_feed(DryRun([SHARED_TOPIC_MESSAGE], {"ranges": {"0": [3, 9]}})),
         reports=fixed_feed(f"<h1>What a run left</h1>{SHARED_TOPIC_MESSAGE}"),
     )
     reading.feeds = lambda: filled
@@ -228,9 +234,10 @@ def main() -> None:
         return READABLE if (user, method) == ("somebody", "GET") else set()
 
     manager = SimpleNamespace(
-        get_authorized_dag_ids=authorized, is_authorized_dag=lambda details, **_: details.id == "ingest_mine"
+        get_authorized_dag_ids=authorized,
+        is_authorized_dag=lambda details, **_: details.id in ("ingest_mine", "backfill"),
     )
-    reading.get_auth_manager = lambda: manager
+    reading.get_auth_manager = operations.get_auth_manager = lambda: manager
     plugin.app.dependency_overrides |= {login.dependency: lambda: None, get_user: lambda: "somebody"}
     client = TestClient(plugin.app)
     # Of the runs, all are called "r", and every readable DAG has one.

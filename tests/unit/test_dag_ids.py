@@ -34,7 +34,7 @@ def run(code: str, **env: str) -> str:
 
 
 def test_a_checkout_has_no_prefix_and_an_installed_package_has_one(tmp_path: Path) -> None:
-    plain = ["backfill", "rollback", "accept_gap", "review_schema", "ingest_shop"]
+    plain = ["backfill", "rollback", "accept_gap", "review_schema", "publish_blocked", "ingest_shop"]
     assert run(PRINT).split() == plain
     (tmp_path / "sluice").mkdir()
     for name in ("__init__.py", "dag_ids.py"):

@@ -21,9 +21,11 @@ from sluice.contract.groups import AlertSettings, read_groups
 from sluice.embedded.home import REPOSITORY
 from sluice.errors import RetryableError
 from sluice.offsets import OffsetRange, encode_ranges
+from sluice.pages.operations import TableOperations
 from tests.support.airflow_process import isolated_airflow_env, run_in_airflow
 from tests.support.runbook import COMMANDS, SQL, TEXT, blocks
 from tests.unit.dags.test_dags import LOAD
+from tests.unit.pages.test_operations import EVERYTHING, every, table
 
 pytestmark = pytest.mark.unit
 
@@ -48,7 +50,12 @@ ELSEWHERE = {
     "doctor": ("tests/system/cli/test_doctor.py", 'main.main(["doctor", '),
 }
 # By page: the DAG whose form it describes.
-FORMS = {"gaps.md": "accept_gap", "rollback.md": "rollback", "backfill.md": "backfill"}
+FORMS = {
+    "gaps.md": "accept_gap",
+    "blocked-tables.md": "publish_blocked",
+    "rollback.md": "rollback",
+    "backfill.md": "backfill",
+}
 OPERATE = REPOSITORY / "docs" / "operate"
 GUIDES = REPOSITORY / "docs" / "guides"
 
@@ -161,6 +168,13 @@ def test_the_values_that_a_guide_gives_to_copy_fit_the_form(dags: dict[str, Any]
     given += [json.loads(each) for each in re.findall(r"airflow dags trigger backfill --conf '(.*)'", text)]
     assert len(given) > 4
     assert [value for value in given if set(value) - set(dags["backfill"]["params"])] == []
+
+
+def test_what_the_buttons_of_the_pages_send_fits_the_forms(dags: dict[str, Any]) -> None:
+    for each in every(TableOperations(table(), EVERYTHING, "review__1")):
+        if each.method == "POST":
+            fields = {field.name for field in each.fields} if each.values_in else set()
+            assert set(each.body["conf"]) | fields <= set(dags[each.dag.replace("ingest_g", "ingest_shop")]["params"])
 
 
 def test_the_settings_of_alerts_in_the_guide_are_valid(tmp_path: Path) -> None:

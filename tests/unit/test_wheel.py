@@ -133,7 +133,7 @@ def test_one_dag_file_far_from_any_checkout_has_all_dags(wheel: Path, tmp_path: 
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    names = ["accept_gap", "backfill", "doctor", "ingest_aviation", "review_schema", "rollback"]
+    names = ["accept_gap", "backfill", "doctor", "ingest_aviation", "publish_blocked", "review_schema", "rollback"]
     names += [f"maintain_{action}" for action in ("expire_snapshots", "remove_orphan_files", "rewrite_data_files")]
     assert (found["errors"], found["dags"]) == ({}, sorted(f"sluice_{name}" for name in names))
     assert found["heavy"] == []

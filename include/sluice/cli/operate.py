@@ -1,4 +1,4 @@
-"""The operator's commands: `sluice gap accept` and `sluice rollback`.
+"""The operator's commands: `sluice gap accept`, `sluice publish-blocked` and `sluice rollback`.
 
 In: arguments and the contracts. Out: a preview; with `--yes`, the change.
 """
@@ -61,7 +61,15 @@ def add_commands(commands: Any) -> None:
         metavar="TABLE",
         help="repeat the table's name to accept that rows missing in staging are lost",
     )
-    for each in (accept, back):
+    blocked = add_command(
+        commands,
+        "publish-blocked",
+        _publish_blocked,
+        "let the next run publish a blocked batch as it is; its rejected records stay in quarantine",
+        ["shop.orders", "shop.orders --why 'the producer sent test records' --yes"],
+    )
+    add_table(blocked)
+    for each in (accept, back, blocked):
         add_decision(each)
         add_json(each)
         add_patience(each)
@@ -94,6 +102,32 @@ def _gap_accept(given: argparse.Namespace) -> int:
         print("The next run continues after the gap." if given.yes else UNCHANGED)
 
     output.show(given, {"applied": given.yes, "gaps": found}, text)
+    return 0
+
+
+def _publish_blocked(given: argparse.Namespace) -> int:
+    from sluice.iceberg import availability
+    from sluice.operate import publish_blocked
+    from sluice.plan import resolve_topics
+
+    known = load_contracts()
+    catalog = availability.open_catalog(given.patience)
+    user = operator_input.current_user()
+    with availability.translate_catalog_errors():
+        known = resolve_topics.resolve(known, catalog, None)
+        found = publish_blocked.find_blocked(given.table, known, catalog)
+        if given.yes:
+            decision = Decision(user, given.why, f"publish-blocked by {user}")
+            publish_blocked.publish_blocked(found, catalog, decision)
+
+    def text() -> None:
+        for batch in found:
+            print(f"{'The next run publishes' if given.yes else 'Would publish'} {batch}")
+        if not given.yes:
+            print(UNCHANGED)
+
+    batches = [{"topic": each.row.topic, "batch": each.row.batch_seq, "rejected": each.row.rejected} for each in found]
+    output.show(given, {"applied": given.yes, "table": given.table, "batches": batches}, text)
     return 0
 
 

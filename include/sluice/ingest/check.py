@@ -6,7 +6,8 @@ moves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -20,6 +21,8 @@ from sluice.contract.contract import Contract
 from sluice.errors import BlockedError
 from sluice.formats.internal_columns import DELETE, ERROR, IGNORE, OP, STAGED_COLUMNS, UPSERT
 from sluice.iceberg import table_names
+
+log = logging.getLogger(__name__)
 
 SEQ = STAGED_COLUMNS["batch_seq"]
 """The column of decoded records that holds their batch's number."""
@@ -102,6 +105,7 @@ def check_tolerance(
     batches: Sequence[Batch],
     counts: Mapping[int, Counts],
     count_excused: Callable[[], Mapping[int, int]] = dict,
+    find_tolerated: Callable[[], Collection[int]] = frozenset,
 ) -> None:
     """Refuse a batch with more rejected records than the contract tolerates.
 
@@ -109,6 +113,7 @@ def check_tolerance(
         counts: by batch number.
         count_excused: returns, by batch number, how many records were rejected because of a change that awaits review
             or was rejected in review. These are left out. Called only if a batch would be refused.
+        find_tolerated: returns the numbers of batches that an operator decided to publish. Called likewise.
 
     Raises:
         BlockedError: with the counts; the batch stays in staging.
@@ -123,12 +128,16 @@ def check_tolerance(
     excused: Mapping[int, int] = {}
     if errors.tolerance != "none" and any(is_over(batch, excused) for batch in batches):
         excused = count_excused()
-    for batch in batches:
-        if is_over(batch, excused):
-            tolerated = f"{ratio:.2%}{f' or {number}' if number else ''}"
+    over = [batch for batch in batches if is_over(batch, excused)]
+    tolerated = find_tolerated() if over else ()
+    for batch in over:
+        if batch.seq in tolerated:
+            log.warning("%s: batch %s is published by an operator's decision", contract.table, batch)
+        else:
+            limit = f"{ratio:.2%}{f' or {number}' if number else ''}"
             found = counts[batch.seq]
             raise BlockedError(
-                f"{found.rejected} of {found.records} records were rejected; the contract tolerates {tolerated}.",
+                f"{found.rejected} of {found.records} records were rejected; the contract tolerates {limit}.",
                 table=contract.table,
                 topic=batch.topic,
                 batch=batch.seq,

@@ -39,6 +39,7 @@ from sluice.ledger import backlog
 from sluice.ledger.accepted_gaps import is_skipped_by_table
 from sluice.ledger.ledger_rows import LedgerRow
 from sluice.ledger.offsets_table import Ledger
+from sluice.ledger.tolerated_batches import tolerated_numbers
 
 log = logging.getLogger(__name__)
 
@@ -177,8 +178,9 @@ def _check(write: BranchWrite, staged: StagedBatches, merged: _Merged, contract:
         quarantine.overwrite_quarantine(staged, rejected, refused)
     try:
         check.check_tolerance(
-            active, staged.batches, merged.by_batch, lambda: _count_awaiting_review(staged, base, contract)
-        )
+            active, staged.batches, merged.by_batch, lambda: _count_awaiting_review(staged, base, contract),
+            lambda: tolerated_numbers(Ledger(staged.context.catalog), active.table, staged.batches),
+        )  # fmt: skip
         expectations.evaluate_and_store(staged.context, merged.evaluation, staged.batches, merged.observed)
     except BlockedError as error:
         error.records, error.rejected = merged.total.records, merged.total.rejected

@@ -36,6 +36,7 @@ class LedgerState(StrEnum):
     ROLLED_BACK = "rolled_back"
     REPLAYED = "replayed"
     RETIRED = "retired"
+    TOLERATED = "tolerated"
 
 
 SCHEMA = Schema(

@@ -1,4 +1,4 @@
-"""Parses what an operator enters in a form or a command: offset ranges; and who decides, and why.
+"""Parses what an operator enters in a form or a command: offset ranges, a snapshot id; and who decides, and why.
 
 In: text or parsed JSON. Out: ranges per partition, and a `Decision`; wrong input is refused with the reason.
 """
@@ -59,6 +59,22 @@ def parse_ranges_json(text: str) -> dict[int, tuple[int, int]]:
     if not found:
         raise _refused("No range is given.")
     return found
+
+
+def parse_snapshot_id(given: Any) -> int | None:
+    """A snapshot id; None where it is blank. It may be text, because browsers round such large integers.
+
+    Raises:
+        RefusedError: it is not a number.
+    """
+    if given in (None, ""):
+        return None
+    try:
+        return int(given)
+    except (TypeError, ValueError) as error:
+        raise RefusedError(
+            f"{_quote(given)} is not a snapshot id.", next_step="Snapshot ids are numbers, see `<table>.snapshots`."
+        ) from error
 
 
 def current_user() -> str:

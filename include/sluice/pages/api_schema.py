@@ -66,21 +66,38 @@ class ExpectationAnswer(Trend):
     unavailable: str | None
 
 
+@dataclass
+class DryRunAnswer:
+    """What a run would do, in lines, or the `error` why it cannot be done.
+
+    Attributes:
+        at: when it was found out.
+        lines: a line of text each, in the order in which to read them.
+        pinned: values for the `conf` of the run, so that it does what was shown and nothing that came later.
+    """
+
+    at: datetime | None
+    lines: list[str]
+    pinned: dict[str, Any]
+    error: str | None
+
+
 ANSWERS: Mapping[str, Any] = {
     "/api/tables": TablesAnswer,
     "/api/tables/{name}": TableStatus,
     "/api/timeline": TimelineAnswer,
     "/api/tables/{name}/timeline": TableTimelineAnswer,
     "/api/tables/{name}/readiness": list[ReadinessAnswer],
+    "/api/tables/{name}/dry-run": DryRunAnswer,
     "/api/quality": dict[str, list[ExpectationAnswer]],
 }
 
 
 ERRORS = {
     401: "Nobody is logged in, or the token has expired.",
-    403: "The caller may not see plugins.",
+    403: "The caller may not see plugins, or may not trigger the DAG.",
     404: "There is no such table, or the caller may not read its DAG.",
-    400: "The time in `at` cannot be parsed.",
+    400: "The time in `at`, or the JSON in `form`, cannot be parsed.",
     503: "The first reading is under way, or has failed. Retry.",
 }
 
@@ -93,7 +110,7 @@ class ErrorAnswer:
 
 
 def _error_codes(path: str) -> list[int]:
-    bad_request = [400] if path == "/api/tables/{name}/timeline" else []
+    bad_request = [400] if path.endswith(("/{name}/timeline", "/dry-run")) else []
     return [*bad_request, 401, 403, *([404] if "{name}" in path else []), 503]
 
 

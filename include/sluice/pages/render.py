@@ -16,12 +16,12 @@ from markupsafe import Markup, escape
 
 from sluice import dag_ids
 from sluice.offsets import OffsetRange
-from sluice.status import text, verdicts
+from sluice.status import text
 from sluice.status.text import duration, ranges_text
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC)", re.ASCII)  # the format of `utc_text`
 _CODE = re.compile(r"`([^`]+)`")
-_STATIC = {"sluice.css": "text/css", "sluice.js": "text/javascript"}
+_STATIC = {"sluice.css": "text/css", "sluice.js": "text/javascript", "operations.js": "text/javascript"}
 MAX_PARTITIONS = 50  # shown per line: a page may have thousands of tables or batches
 SECURITY_HEADERS = {
     # Only our own files may run or style: a missed escape can do nothing.
@@ -141,7 +141,6 @@ _ENVIRONMENT.filters |= {
     "elapsed": format_elapsed,
     "ranges": format_ranges,
     "offset_spans": format_offset_spans,
-    "state_label": verdicts.label,
     "duration": duration,
     "json": json.dumps,
     "path": lambda text: quote(str(text), safe=""),

@@ -11,6 +11,7 @@ from sluice.batch import BATCH_SEQ, RUN_ID, STEP, Batch
 from sluice.errors import ContractError, SluiceError, without_paths
 from sluice.offsets import OffsetRange
 from sluice.plan.risk import RiskStatus
+from sluice.status.open_work import OpenBatch, SliceStatus
 from sluice.status.redact import hide_names, redact_maintenance
 
 KAFKA, CATALOG = "kafka", "catalog"
@@ -34,46 +35,6 @@ class PartitionStatus:
     staged: int | None = None
     end: int | None = None
     lag: int | None = None
-
-
-@dataclass
-class OpenBatch:
-    """A batch under way. `state` is `planned` (not staged yet) or `staged` (not published to this table yet)."""
-
-    topic: str
-    batch: int
-    state: str
-    ranges: dict[int, OffsetRange]
-
-
-@dataclass
-class SliceStatus:
-    """A backfill slice that is not in the table.
-
-    Attributes:
-        number: negative.
-        state: `planned` (not finished yet, or its application died), `blocked`, `failed`; `unknown` without a ledger.
-        branch: the branch that keeps the result of a refused slice, until it is dropped.
-    """
-
-    topic: str
-    number: int
-    state: str
-    ranges: dict[int, OffsetRange]
-    at: datetime | None
-    run_id: str | None
-    error: str | None
-    branch: str | None
-
-    @classmethod
-    def from_ledger(
-        cls, topic: str, number: int, batch: Batch | None, last: LedgerRow | None, branch: str | None
-    ) -> Self:
-        """Build it from the slice's newest ledger row; without one, only the branch is known."""
-        ranges = dict(batch.ranges) if batch else {}
-        if last is None:
-            return cls(topic, number, "unknown", ranges, None, None, None, branch)
-        return cls(topic, number, str(last.state), ranges, last.at, last.run_id, last.error, branch)
 
 
 @dataclass
@@ -261,6 +222,7 @@ class TableStatus:
         schema: the contract change that is due, under review, or rejected.
         unasked: the sources (`KAFKA`, `CATALOG`) that did not answer, or only in part.
         as_of: the time of the values that are kept from an earlier status.
+        paused: whether the DAG that ingests it is paused; only where Airflow can be asked.
     """
 
     table: str
@@ -290,6 +252,7 @@ class TableStatus:
     schema: str | None = None
     unasked: list[str] = field(default_factory=list)
     as_of: datetime | None = None
+    paused: bool = False
 
     @property
     def warnings(self) -> list[str]:

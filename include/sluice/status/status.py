@@ -29,14 +29,13 @@ from sluice.status.model import (
     AcceptedGap,
     ExpectationsSummary,
     LastError,
-    OpenBatch,
     PartitionStatus,
-    SliceStatus,
     SnapshotStatus,
     Status,
     TableStatus,
     TopicStatus,
 )
+from sluice.status.open_work import OpenBatch, SliceStatus
 from sluice.status.sources import StatusSources
 
 

@@ -37,11 +37,13 @@ MAX_TABLES_WITH_FILES = 50
 
 _BATCH_STATES = (LedgerState.STAGED, LedgerState.PUBLISHED)
 _ERROR_STATES = (LedgerState.BLOCKED, LedgerState.FAILED, LedgerState.RETRIED)
-_OPERATOR_STATES = (LedgerState.GAP, LedgerState.ROLLED_BACK, LedgerState.REPLAYED, LedgerState.RETIRED)
+_OPERATOR_STATES = (
+    *(LedgerState.GAP, LedgerState.ROLLED_BACK, LedgerState.REPLAYED, LedgerState.RETIRED),
+    LedgerState.TOLERATED,
+)
 _SHOWN_STATES = (*_BATCH_STATES, *_ERROR_STATES, *_OPERATOR_STATES)
 _ERROR_LANES = {Cause.CATALOG: Lane.CATALOG, Cause.REGISTRY: Lane.REGISTRY, None: Lane.REFUSED}
-_BACKFILL, _ROLLBACK, _ACCEPT_GAP, _REVIEW = dag_ids.OPERATOR_DAGS
-_DAGS = {"publish": INGEST, "replay": _BACKFILL}
+_DAGS = {"publish": INGEST, "replay": dag_ids.BACKFILL}
 
 
 def read_events(
@@ -97,8 +99,11 @@ def read_events_and_last_batches(
                 raise
             unread.append(missing_file_message(error) if isinstance(error, FileNotFoundError) else str(error))
     # A run of review_schema applies the change, and rolls the table back where it republishes.
-    answered = {e.run_id for e in found if e.dag == _REVIEW}
-    found = [replace(e, dag=_REVIEW) if e.dag in (None, _ROLLBACK) and e.run_id in answered else e for e in found]
+    answered = {e.run_id for e in found if e.dag == dag_ids.REVIEW_SCHEMA}
+    found = [
+        replace(e, dag=dag_ids.REVIEW_SCHEMA) if e.dag in (None, dag_ids.ROLLBACK) and e.run_id in answered else e
+        for e in found
+    ]
     kept = [event for _, each in group_by_lane(_newest_first(found)) for event in each[:most]]
     return _newest_first(kept), last
 
@@ -189,7 +194,7 @@ def _ledger_events(rows: pa.Table, ledger: pa.Table) -> Iterator[Event]:
         lost = (
             row.state == LedgerState.GAP and (row.run_id, row.table) in undone
         )  # a gap that a rollback accepted for the table
-        dag = _ROLLBACK if lost else _row_dag(row)
+        dag = dag_ids.ROLLBACK if lost else _row_dag(row)
         yield _row_event(row, staged.get((row.topic, row.batch_seq)), dag)
 
 
@@ -230,14 +235,16 @@ def _row_lane(row: LedgerRow) -> Lane:
 def _row_dag(row: LedgerRow) -> str | None:
     """The DAG that wrote a row. A gap without a name was restored by healing the ledger."""
     if row.state == LedgerState.ROLLED_BACK:
-        return _ROLLBACK
+        return dag_ids.ROLLBACK
     if row.state == LedgerState.GAP:
-        return _ACCEPT_GAP if row.who else None
+        return dag_ids.ACCEPT_GAP if row.who else None
+    if row.state == LedgerState.TOLERATED:
+        return dag_ids.PUBLISH_BLOCKED
     return _batch_dag(row.batch_seq)
 
 
 def _batch_dag(seq: int | None) -> str | None:
-    return None if not seq else INGEST if seq > 0 else _BACKFILL
+    return None if not seq else INGEST if seq > 0 else dag_ids.BACKFILL
 
 
 def _quality_events(catalog: Catalog, since: datetime, names: Collection[str] | None, most: int) -> Iterator[Event]:
@@ -259,7 +266,11 @@ def _schema_events(catalog: Catalog, since: datetime, names: Collection[str] | N
         if row.who:
             text += f" ({row.who}{f': {row.why}' if row.why else ''})"
         is_open = row.state == schemas_table.SchemaState.REVIEW
-        dag = _REVIEW if row.state in (schemas_table.SchemaState.APPROVED, schemas_table.SchemaState.REJECTED) else None
+        dag = (
+            dag_ids.REVIEW_SCHEMA
+            if row.state in (schemas_table.SchemaState.APPROVED, schemas_table.SchemaState.REJECTED)
+            else None
+        )
         yield Event(
             row.at, Lane.SCHEMA, text, row.table, bad=is_open, run_id=row.run_id, snapshot_id=row.snapshot_id, dag=dag
         )

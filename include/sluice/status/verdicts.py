@@ -11,17 +11,25 @@ from itertools import islice
 from sluice import dag_ids
 from sluice.errors import ExpectationsFailedError
 from sluice.plan.risk import RiskKind, RiskStatus
-from sluice.status.model import LastError, SliceStatus, TableStatus
+from sluice.status.model import LastError, TableStatus
+from sluice.status.open_work import SliceStatus
 from sluice.status.text import awaited_problems, counted, late_text, utc_text
 
 # The most urgent state first.
 URGENCY = (
-    *("blocked", "stopped", "failed", "late", "review", "doubtful", "at risk", "backfill refused"),
+    *("blocked", "stopped", "failed", "late", "paused", "review", "doubtful", "at risk", "backfill refused"),
     *("unknown", "new", "reading", "fresh"),
 )
 
 
-LABELS = {"reading": "within target", "fresh": "up to date", "doubtful": "checks failing"}
+LABELS = {
+    "late": "stale",
+    "review": "schema change waiting",
+    "doubtful": "checks failing",
+    "new": "never run",
+    "reading": "up to date",
+    "fresh": "up to date",
+}
 """States that pages show in other words than `groups.yaml`, metrics and incidents have them."""
 
 # Topics listed one by one: a broker that refuses all topics must not cause a flood of alerts.
@@ -92,7 +100,7 @@ class StatusSummary:
     """The status of all tables together.
 
     Attributes:
-        states: state, tone and number of tables, the most urgent first.
+        states: label of the state, tone and number of tables, the most urgent first.
         needing: tables that need attention.
         unknown: tables whose status is unknown.
         new: tables that do not exist yet.
@@ -108,12 +116,12 @@ class StatusSummary:
     @classmethod
     def from_verdicts(cls, judged: Sequence[tuple[TableStatus, Verdict]]) -> StatusSummary:
         """Count the tables by their most urgent state."""
-        counts = Counter((v.word, v.tone) for _, v in judged)
-        states = [(word, tone, n) for (word, tone), n in counts.items()]
-        needing = sum(n for _, tone, n in states if tone <= Tone.WARN)
-        unknown, new = (sum(n for word, _, n in states if word == each) for each in ("unknown", "new"))
+        ordered = sorted((v for _, v in judged), key=lambda v: URGENCY.index(v.word))
+        states = [(name, tone, n) for (name, tone), n in Counter((v.label, v.tone) for v in ordered).items()]
+        needing = sum(v.tone <= Tone.WARN for v in ordered)
+        unknown, new = (sum(v.word == each for v in ordered) for each in ("unknown", "new"))
         quarantined = sum(table.quarantined or 0 for table, _ in judged)
-        return cls(sorted(states, key=lambda s: URGENCY.index(s[0])), needing, unknown, new, quarantined)
+        return cls(states, needing, unknown, new, quarantined)
 
 
 def worst_verdict(table: TableStatus) -> Verdict:
@@ -123,13 +131,16 @@ def worst_verdict(table: TableStatus) -> Verdict:
 
 def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
     """List all states of a table, the most urgent first."""
-    errors = [_error_verdict(each, dag_ids.ingest_dag(table.group)) for each in table.open_errors]
+    dag = dag_ids.ingest_dag(table.group)
+    errors = [_error_verdict(each, dag) for each in table.open_errors]
     yield from (each for each in errors if each.word == "blocked")
     yield from islice(_problem_verdicts(table), MAX_TOPICS_LISTED)
     yield from (each for each in errors if each.word == "failed")
     if table.freshness_kept is False:
-        todo = "Check that the group's DAG is unpaused and runs, and how long its batches take."
-        yield Verdict("late", Tone.BAD, late_text(table), todo)
+        check = f"Check that DAG {dag} is unpaused and runs, and how long its batches take."
+        yield Verdict("late", Tone.BAD, late_text(table), f"Unpause DAG {dag}." if table.paused else check)
+    if table.paused:
+        yield Verdict("paused", Tone.WARN, f"DAG {dag} is paused: no run starts.", "Unpause the DAG.")
     if table.schema:
         todo = f"Approve or reject the change in the DAG {dag_ids.REVIEW_SCHEMA}."
         yield Verdict("review", Tone.WARN, table.schema, todo)
@@ -143,7 +154,6 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
         yield Verdict("unknown", Tone.UNKNOWN, f"Kafka or the catalog did not answer.{last}", todo)
     elif not table.exists:
         why = "The table does not exist: no run has published to it yet."
-        dag = dag_ids.ingest_dag(table.group)
         todo = f"The first run of DAG {dag} creates it. If the DAG is paused, unpause it."
         if awaited := awaited_problems(table):
             why, todo = awaited[0], "Create the topic, or correct `topic:` in the contract."

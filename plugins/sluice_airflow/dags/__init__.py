@@ -21,7 +21,7 @@ from sluice_airflow.dag_options import DagOptions
 
 PARTS = ("ingest", "maintain", "backfill", "operate", "review_schema", "alerts", "doctor")
 """The modules of this package; each makes DAGs from the contracts."""
-_OPERATE = (dag_ids.ACCEPT_GAP, dag_ids.ROLLBACK)
+_OPERATE = (dag_ids.ACCEPT_GAP, dag_ids.PUBLISH_BLOCKED, dag_ids.ROLLBACK)
 
 
 def build(

@@ -14,7 +14,6 @@ from airflow.sdk import DAG, AssetAlias, Param, TriggerRule, task
 
 from sluice import dag_ids
 from sluice.contract.folder import Contracts, Group
-from sluice.operate import operator_input
 from sluice_airflow import lineage
 from sluice_airflow.assets import table_asset
 from sluice_airflow.connections import export_registry_config, fail_with_message, kafka_client, open_catalog
@@ -40,22 +39,13 @@ RETRIES: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=10)}
 def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None, ti: Any = None) -> list[str]:
     """Resolve and show the ranges; unless this is a dry run, freeze the slices and continue with the table's group."""
     from sluice.backfill import backfill_plan
-    from sluice.backfill.ranges import Request, parse_time
     from sluice.ledger.offsets_table import Ledger
-    from sluice.ledger.slices import Origin
+    from sluice.operate import dry_run
     from sluice.plan.model import PlanInputs
 
     with fail_with_message():
         export_registry_config()
-        request = Request(
-            params["table"],
-            operator_input.parse_ranges(params["ranges"]),
-            parse_time(params["since"] or "", "since"),
-            parse_time(params["until"] or "", "until"),
-            Origin(params["source"]),
-            params["topic"] or "",
-            params["why"],
-        )
+        request = dry_run.backfill_request(params)
         client = kafka_client()
         catalog, contracts = open_catalog(client if request.needs_kafka else None)
         if params["dry_run"]:

@@ -1,4 +1,4 @@
-"""The DAGs `accept_gap` and `rollback`, triggered by hand. A dry run, the default, changes nothing.
+"""The DAGs `accept_gap`, `publish_blocked` and `rollback`, triggered by hand. A dry run, the default, changes nothing.
 
 Each is one task without retries: the operator reads the log and decides.
 """
@@ -17,21 +17,10 @@ from sluice.operate.operator_input import Decision
 from sluice_airflow.connections import export_registry_config, fail_with_message, kafka_client, open_catalog
 from sluice_airflow.dag_options import DagOptions
 from sluice_airflow.forms import DRY_RUN_NOTICE, manual_dag, ranges_param, triggering_user
-from sluice_airflow.sdk import AirflowFailException
 
 log = logging.getLogger(__name__)
 
-
-def parse_snapshot_id(text: Any) -> int | None:
-    """Parse a snapshot id. The form accepts text, because browsers round such large integers."""
-    if text in (None, ""):
-        return None
-    try:
-        return int(text)
-    except ValueError as error:
-        raise AirflowFailException(
-            f"{text!r} is not a snapshot id. Snapshot ids are numbers, see `<table>.snapshots`."
-        ) from error
+TABLE = Param(type="string", minLength=1, description="Target table, e.g. shop.orders")
 
 
 @task
@@ -57,17 +46,31 @@ def accept_gap(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -
 
 
 @task
+def publish_blocked(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> None:
+    """Show the blocked batches; unless this is a dry run, let the next run publish them as they are."""
+    from sluice.operate import publish_blocked
+
+    with fail_with_message():
+        catalog, contracts = open_catalog()
+        found = publish_blocked.find_blocked(params["table"], contracts, catalog)
+        if not params["dry_run"]:
+            publish_blocked.publish_blocked(found, catalog, Decision(triggering_user(dag_run), params["why"], run_id))
+    for each in found:
+        log.warning("%s: %s", "would be published" if params["dry_run"] else "published by the next run", each)
+    log.info("%s", DRY_RUN_NOTICE if params["dry_run"] else "The next run of the table's group publishes it.")
+
+
+@task
 def rollback(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> None:
     """Show what would be undone and republished; unless this is a dry run, roll back."""
     from sluice.ledger.offsets_table import Ledger
+    from sluice.operate import dry_run
     from sluice.operate import rollback as back
-    from sluice.operate.rollback_target import RestorePoint
 
     with fail_with_message():
         catalog, contracts = open_catalog()
         ledger = Ledger(catalog)
-        point = RestorePoint(parse_snapshot_id(params["snapshot_id"]), params["before_run"] or None)
-        found = back.preview_rollback(params["table"], contracts, catalog, ledger, point)
+        found = back.preview_rollback(params["table"], contracts, catalog, ledger, dry_run.restore_point(params))
         for line in found.lines():
             log.warning("%s", line)
         if not params["dry_run"]:
@@ -78,7 +81,7 @@ def rollback(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> 
 
 
 def build(_: Contracts, options: DagOptions) -> list[DAG]:
-    """Build both DAGs."""
+    """Build the DAGs."""
     with manual_dag(
         dag_ids.ACCEPT_GAP,
         "Skips offsets permanently that Kafka lost before they were read. The topic then continues after them. The "
@@ -89,10 +92,18 @@ def build(_: Contracts, options: DagOptions) -> list[DAG]:
     ) as accept_gap_dag:
         accept_gap()
     with manual_dag(
+        dag_ids.PUBLISH_BLOCKED,
+        "Lets the next run publish a batch that has more rejected records than the contract tolerates. These records "
+        "stay in quarantine, and later batches are blocked as before. The ledger records who decided it, and why.",
+        table=TABLE,
+        options=options,
+    ) as publish_blocked_dag:
+        publish_blocked()
+    with manual_dag(
         dag_ids.ROLLBACK,
         "Rolls a table back to one of its snapshots, together with its offsets, in one commit. The next run "
         "republishes later batches from staging. A dry run shows them. The ledger records who did it, and why.",
-        table=Param(type="string", minLength=1, description="Target table, e.g. shop.orders"),
+        table=TABLE,
         snapshot_id=Param(None, type=["null", "string", "integer"], description="Id of the snapshot to roll back to."),
         before_run=Param(None, type=["null", "string"], description="Or: the first run to undo."),
         accept_loss=Param(
@@ -103,4 +114,4 @@ def build(_: Contracts, options: DagOptions) -> list[DAG]:
         options=options,
     ) as rollback_dag:
         rollback()
-    return [accept_gap_dag, rollback_dag]
+    return [accept_gap_dag, publish_blocked_dag, rollback_dag]

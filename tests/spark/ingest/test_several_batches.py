@@ -20,6 +20,7 @@ from sluice.ingest.staged_batches import split_options, staged_bytes
 from sluice.ledger import rebuild
 from sluice.ledger.ledger_rows import LedgerState
 from sluice.ledger.offsets_table import Ledger
+from tests.support import runbook
 from tests.support.lake import Lake
 from tests.support.thorough import usual
 
@@ -120,15 +121,24 @@ def test_one_bad_batch_among_several_blocks_from_there_on(waiting: Callable[...,
     fill(it, 0, 24)
     it.send([(0, "bad", b"{")])
     fill(it, 24, 24)
+    it.send([(0, "worse", b"{")])
     outcome = it.run()[table]
-    bad = next(b.seq for b in staged(it) if b.ranges[0].start <= it_offset(it, "bad") < b.ranges[0].end)
-    assert bad > 1
+    bad, worse = (
+        next(b.seq for b in staged(it) if b.ranges[0].start <= it_offset(it, key) < b.ranges[0].end)
+        for key in ("bad", "worse")
+    )
+    assert 1 < bad < worse
     assert (outcome["state"], outcome["batches"]) == ("blocked", {it.topic: list(range(1, bad))})
     assert f"batch {bad}," in outcome["error"]
+    # An operator lets this one batch through: the later one is blocked as before.
+    told = runbook.run_command(it, "publish-blocked TABLE --why 'the producer sent test records' --yes", TABLE=table)
+    assert f"batch {bad} of {it.topic}: 1 of " in told
+    outcome = it.run()[table]
+    assert (outcome["state"], outcome["batches"]) == ("blocked", {it.topic: list(range(bad, worse))}), outcome
+    assert {r["batch_seq"] for r in it.quarantined(table)} == {bad, worse}
     it.contract(table=table, limits=CAP, errors={"max_ratio": 1.0})
     it.drain(table)
-    it.assert_appended(table, without=[(0, it_offset(it, "bad"))])
-    assert [r["batch_seq"] for r in it.quarantined(table)] == [bad]
+    it.assert_appended(table, without=[(0, it_offset(it, key)) for key in ("bad", "worse")])
 
 
 def it_offset(it: Lake, key: str) -> int:

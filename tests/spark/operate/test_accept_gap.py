@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 import pytest
 
 from sluice.batch import GAPS, batches_from_summary
+from sluice.dag_ids import ACCEPT_GAP
 from sluice.errors import RefusedError, TerminalError
 from sluice.iceberg import snapshots, table_names
 from sluice.ingest import run as runs
 from sluice.ledger import rebuild
 from sluice.ledger.offsets_table import Ledger
-from sluice.operate import accept_gap
+from sluice.operate import accept_gap, dry_run
 from sluice.operate.accept_gap import Gap
 from sluice.operate.operator_input import Decision
 from sluice.plan.model import PlanInputs
@@ -56,6 +57,9 @@ def test_exactly_what_was_accepted_is_missing(lake: Callable[..., Lake], mode: s
     # Looking changes nothing; what is named must be what is lost; and a reason must be given.
     (gap,) = accept(it, table, dry_run=True)
     assert gap.ranges == {0: (10, 13), 1: (10, 12)}
+    shown = dry_run.dry_run(ACCEPT_GAP, {"name": table}, PlanInputs(it.contracts, it.catalog, it.admin))
+    assert shown.lines == [f"skipped permanently: {gap}"]
+    assert shown.pinned == {"ranges": {"0": [10, 13], "1": [10, 12]}}  # a gap that grows meanwhile is not accepted
     for named in ({0: [10, 14]}, {0: [10, 12]}, {0: [0, 13]}, {5: [0, 1]}):
         with pytest.raises(RefusedError, match="has not lost exactly"):
             accept(it, table, named)

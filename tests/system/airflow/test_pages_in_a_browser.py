@@ -7,16 +7,17 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 import pytest
 from playwright.sync_api import FrameLocator, Locator, Page, Route, expect
 from sqlalchemy.engine import make_url
 
+from sluice.ledger import schemas_table
 from sluice.ledger.ledger_rows import LedgerState
 from sluice.ledger.offsets_table import Ledger
 from sluice.pages import render
@@ -85,15 +86,9 @@ def test_an_operator_finds_the_blocked_table_and_what_to_do(stack):
         page.evaluate("history.back()")
         expect(rejected).to_be_visible()
         times_follow_airflow(page, rejected.locator("time").first)
-        # What the form of the replay takes, copied; and the way there, out of the frame.
-        frame = in_airflow(page, url)
-        frame.get_by_role("link", name="killed.orders", exact=True).click()
-        rejected.get_by_role("button", name="Copy", exact=True).last.click()
-        expect(rejected.get_by_role("button", name="Copied")).to_be_visible()
-        copied = json.loads(page.evaluate("navigator.clipboard.readText()"))
-        assert (copied["table"], copied["source"]) == ("killed.orders", "quarantine")
-        rejected.get_by_role("link", name="backfill").click()
-        page.wait_for_url(f"{url}/dags/backfill**")
+        # A link of the page leads out of the frame.
+        frame.get_by_role("link", name="ingest_mixed").first.click()
+        page.wait_for_url(f"{url}/dags/ingest_mixed**")
         # Back, and to the run that was refused: a link of the timeline.
         frame = in_airflow(page, url)
         frame.get_by_role("link", name="mixed.bad", exact=True).click()
@@ -122,8 +117,6 @@ def test_a_page_without_an_answer_says_so_and_looks_again(stack):
     address = f"{stack.env['SLUICE_PAGES_URL']}/sluice/tables"
     with logged_in(stack.env) as browser:
         page = browser.new_page()
-        # As in a browser without TLS, which lets no script have the clipboard.
-        page.add_init_script("Object.defineProperty(Navigator.prototype, 'clipboard', { get: () => undefined })")
         page.clock.install()
         page.goto(address)
         link = page.get_by_role("link", name="killed.orders", exact=True)
@@ -138,17 +131,14 @@ def test_a_page_without_an_answer_says_so_and_looks_again(stack):
         expect(link).to_be_focused()
         link.click()
         page.clock.run_for(5_000)
-        copy = page.locator("section[aria-labelledby=rejected]").get_by_role("button", name="Copy", exact=True).last
-        expect(copy).to_be_visible()
-        page.clock.pause_at(datetime.now(UTC) + timedelta(minutes=10))  # however slow the machine, no time goes by
-        copy.click()
-        # What a page tells of a click is not taken away by an answer that was under way.
-        page.clock.run_for(4_000)
-        expect(page.get_by_role("button", name="Copied")).to_be_visible()
-        # Not by each moment on the way: the page gives up an answer after 20 s, and the real one takes its time.
+        page.get_by_role("button", name="Backfill…").click()
+        page.get_by_label("Reason").fill("so far")
+        # A page that is renewed meanwhile takes no dialog away.
         page.clock.fast_forward(31_000)
-        page.clock.resume()
-        expect(page.get_by_role("button", name="Copied")).to_have_count(0)
+        page.clock.run_for(4_000)
+        expect(page.get_by_label("Reason")).to_have_value("so far")
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog")).to_have_count(0)
 
 
 def test_a_page_gives_way_to_the_report_that_has_come_and_stays_where_the_login_has_gone(stack):
@@ -307,49 +297,108 @@ def filled_in_again(page: Page) -> None:
     expect(form.locator("#element_why")).to_have_value("the id is in another field")
 
 
-def test_the_late_table_its_rejected_record_the_replay_by_hand_and_all_is_green(stack):
-    """The last of all: from here on the table is late, and one of its records was set apart by an earlier run."""
+def dialog_of(frame: FrameLocator, button: str, shows: str) -> Locator:
+    """Open the dialog of a button, and wait for its dry run."""
+    frame.get_by_role("button", name=button).first.click()
+    dialog = frame.get_by_role("dialog")
+    expect(dialog.locator(".dry-run")).to_contain_text(shows)
+    return dialog
+
+
+def test_a_change_of_a_contract_is_answered_on_the_page_of_its_table(stack):
+    url, contract = stack.env["SLUICE_PAGES_URL"], Path(os.environ["SLUICE_CONTRACTS"], "reviewed.orders.yaml")
+    text = contract.read_text()
+    contract.write_text(text.replace("bucket(4, id)", "bucket(8, id)"))
+    assert stack.finish("reviewed", stack.start("reviewed"))[0] == "success"
+    (review,) = stack.airflow.open_runs("review_schema")
+    stack.wait_until(lambda: "awaiting_input" in {t["state"] for t in stack.airflow.tasks("review_schema", review)})
+    with logged_in(stack.env) as browser:
+        page = browser.new_page()
+        frame = in_airflow(page, url)
+        link = frame.get_by_role("link", name="reviewed.orders", exact=True)
+        row = frame.locator("table.tables tbody tr", has=link)
+        expect(row.locator(".badge")).to_have_text("schema change waiting")
+        link.click()
+        dialog = dialog_of(frame, "Reject…", "changes the partitions")
+        dialog.get_by_label("Reason").fill("four are enough")
+        dialog.get_by_role("button", name="Reject", exact=True).click()
+        expect(dialog.get_by_role("status")).to_contain_text("has succeeded")
+        dialog.get_by_role("button", name="Close").click()
+        expect(dialog).to_have_count(0)
+        # The run is among what operators did on the table.
+        operations = frame.locator("section[aria-labelledby=operations]")
+        expect(operations.get_by_role("row", name=review)).to_contain_text("success")
+    (row,) = [r for r in schemas_table.read_schema_rows(stack.catalog, "reviewed.orders") if r.state == "rejected"]
+    assert (row.why, row.who) == ("four are enough", stack.env["SLUICE_PAGES_USER"])
+    contract.write_text(text)
+
+
+def test_no_other_site_can_send_what_a_button_sends(stack):
+    """The session is a cookie, which no other site's request has; and no form can send JSON."""
+    url = stack.env["SLUICE_PAGES_URL"]
+    with logged_in(stack.env) as browser:
+        (session,) = [each for each in browser.cookies() if each["name"] == "_token"]
+        assert (session["sameSite"], session["httpOnly"]) == ("Lax", True)
+        body = json.dumps({"logical_date": None, "conf": {}})
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+            answer = browser.request.post(
+                f"{url}/api/v2/dags/ingest_plain/dagRuns", data=body, headers={"Content-Type": kind}
+            )
+            assert answer.status == 422, kind
+
+
+def unpause(frame: FrameLocator, row: Locator) -> None:
+    """By the button in a row of all tables, which says at once what was done."""
+    row.get_by_role("button", name="Unpause…").click()
+    dialog = frame.get_by_role("dialog")
+    dialog.get_by_role("button", name="Unpause", exact=True).click()
+    expect(dialog.get_by_role("status")).to_have_text("Done.")
+    dialog.get_by_role("button", name="Close").click()
+    expect(row).not_to_contain_text("Unpause")
+
+
+def test_the_stale_table_whose_dag_is_paused_its_quarantined_record_and_all_is_green(stack):
+    """The last of all: from here on the table is late, and one of its records was quarantined by an earlier run."""
     url, contract = stack.env["SLUICE_PAGES_URL"], Path(os.environ["SLUICE_CONTRACTS"], "killed.orders.yaml")
     text = contract.read_text().replace("required: true", "required: true, source: number")  # repaired
     contract.write_text(f"{text}freshness: 1s\n")
+    stack.airflow.pause("ingest_killed", True)
     stack.send("killed.orders", [b'{"number": 101}'])
     with logged_in(stack.env) as browser:
         page = browser.new_page()
         frame = in_airflow(page, url)
         link = frame.get_by_role("link", name="killed.orders", exact=True)
         row = frame.locator("table.tables tbody tr", has=link)
-        expect(row.locator(".badge")).to_have_text("late")
-        frame.get_by_label("State").select_option("late")
+        expect(row.locator(".badge")).to_have_text("stale")
+        expect(row).to_contain_text("Unpause DAG ingest_killed.")
+        frame.get_by_label("State").select_option("stale")
         expect(frame.locator("table.tables tbody tr")).to_have_count(1)
         expect(row.locator("td").nth(1)).to_contain_text("(target 1s)")  # and both clocks, not on hover alone
         expect(row.locator("td").nth(1).locator("time")).to_have_count(2)
         keep_picture(page, "late")
+        unpause(frame, row)
+        assert not stack.airflow.request("GET", "/api/v2/dags/ingest_killed")["is_paused"]
         link.click()
         expect(frame.locator("main")).to_contain_text("1 unread offset is older than the freshness target of 1s")
         rejected = frame.locator("section[aria-labelledby=rejected]")
         expect(rejected).to_contain_text("missing or invalid value (misfit) in id: 1")
-        rejected.get_by_role("button", name="open backfill").last.click()
-        page.wait_for_url(f"{url}/dags/backfill**")
-        page.get_by_role("button", name="Trigger").first.click()
-        form = page.get_by_role("dialog")
-        form.get_by_role("button", name="Advanced Options").click()
-        editor = form.locator(".monaco-editor").last
-        expect(editor).to_contain_text("{")  # it renders the lines alone that it has room for
-        editor.click()
-        page.keyboard.press("ControlOrMeta+A")
-        page.keyboard.press("ControlOrMeta+V")
-        form.get_by_role("button", name="Run Parameters").click()
-        expect(form.locator("#element_table")).to_have_value("killed.orders")
-        expect(form.locator("#element_topic")).to_be_visible()  # nothing of the form was lost to what was pasted
-        form.locator("#element_why").fill("the id is in another field")
-        form.locator("[name=element_dry_run]").locator("..").click()
-        keep_picture(page, "backfill-form")
-        form.get_by_role("button", name="Trigger", exact=True).click()
-        page.wait_for_url(f"{url}/dags/backfill/runs/**")
+        # Two clicks and a reason.
+        dialog = dialog_of(frame, "Replay all…", "killed.orders from killed.orders (quarantine)")
+        dialog.get_by_role("button", name="Replay", exact=True).click()
+        expect(dialog.locator("textarea:invalid")).to_have_count(1)  # no run starts without a reason
+        dialog.get_by_label("Reason").fill("the id is in another field")
+        keep_picture(page, "replay")
+        assert axe_violations(page.frames[-1]) == []
+        dialog.get_by_role("button", name="Replay", exact=True).click()
+        started = dialog.get_by_role("link")
+        expect(started).to_contain_text("replay__killed.orders__")
         run = stack.start("killed")  # what is unread is no replay's, which moves no cursor
-        assert stack.end("backfill", unquote(page.url.rpartition("/")[2]))[0] == "success"
+        assert stack.end("backfill", started.inner_text())[0] == "success"
         assert stack.finish("killed", run)[0] == "success"
         assert stack.ids("killed.orders") == list(range(102))
+        expect(dialog.get_by_role("status")).to_contain_text("has succeeded")
+        started.click()  # out of the frame
+        page.wait_for_url(f"{url}/dags/backfill/runs/**")
         filled_in_again(page)
         frame = in_airflow(page, url)
         expect(row.locator(".badge")).to_have_text("up to date")

@@ -26,7 +26,7 @@ from sluice.ledger.ledger_rows import LedgerRow, LedgerState
 pytestmark = pytest.mark.unit
 
 FACTS = {"at", "contract check", "contract diff", "contract test", "doctor", "gap accept", "plan", "quarantine", "run"}
-FACTS |= {"backfill plan", "backfill run", "maintain run", "rollback", "schema", "status", "tables"}
+FACTS |= {"backfill plan", "backfill run", "maintain run", "publish-blocked", "rollback", "schema", "status", "tables"}
 FACTS |= {f"ledger {name}" for name in ("rebuild", "show", "retire-consumer")}
 CONTRACT = "table: a.b\ntopic: t\ngroup: g\nowner: me\ncolumns: [{name: n, type: long}]\n"
 
@@ -68,7 +68,9 @@ def test_each_command_that_prints_facts_has_json() -> None:
 
 def test_only_what_is_done_by_hand_asks_for_a_reason() -> None:
     by_hand = {name for name, parser in COMMANDS.items() if "--why" in parser._option_string_actions}
-    assert by_hand == {"gap accept", "rollback", "schema", "backfill run", "ledger retire-consumer"}
+    assert by_hand == {
+        "gap accept", "publish-blocked", "rollback", "schema", "backfill run", "ledger retire-consumer",
+    }  # fmt: skip
     assert {name for name, parser in COMMANDS.items() if "--yes" in parser._option_string_actions} == by_hand
     for name in by_hand:
         assert not COMMANDS[name]._option_string_actions["--why"].required

@@ -21,13 +21,13 @@ from sluice.status import text as status_text
 from sluice.status.model import (
     LastError,
     MaintenanceStatus,
-    OpenBatch,
     PartitionStatus,
     SnapshotStatus,
     Status,
     TableStatus,
     TopicStatus,
 )
+from sluice.status.open_work import OpenBatch
 
 pytestmark = pytest.mark.unit
 

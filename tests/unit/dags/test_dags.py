@@ -649,7 +649,7 @@ def test_a_broken_contract_is_shown_and_stops_no_other_group(airflow_env, contra
     broken = contracts / "shop.orders.yaml"
     broken.write_text(broken.read_text() + "colour: red\n")
     found = run_in_airflow(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
-    by_hand = ["accept_gap", "backfill", "doctor", "review_schema", "rollback"]
+    by_hand = ["accept_gap", "backfill", "doctor", "publish_blocked", "review_schema", "rollback"]
     assert sorted(n for n in found["dags"] if not n.startswith("maintain_")) == sorted(["ingest_crm", *by_hand])
     ((file, text),) = found["errors"].items()
     assert file.endswith("contracts_check.py")
@@ -660,6 +660,7 @@ def test_what_is_done_by_hand_is_a_form_and_a_dry_run_by_default(airflow_env):
     dags = run_in_airflow(LOAD, airflow_env)["dags"]
     for name, fields in (
         ("accept_gap", ["name", "ranges", "why", "dry_run"]),
+        ("publish_blocked", ["table", "why", "dry_run"]),
         ("rollback", ["table", "snapshot_id", "before_run", "accept_loss", "why", "dry_run"]),
     ):
         dag = dags[name]
@@ -873,7 +874,8 @@ answer = {{"chosen_options": ["Approve"], "params_input": {{}}, "responded_by_us
 by_hand, maintained = {{"params": params}}, {{"params": params, "ti": ti, "run_id": "r"}}
 told = {{}}
 for dag, task, given, named in (
-    ("accept_gap", "accept_gap", [], by_hand), ("rollback", "rollback", [], by_hand),
+    ("accept_gap", "accept_gap", [], by_hand), ("publish_blocked", "publish_blocked", [], by_hand),
+    ("rollback", "rollback", [], by_hand),
     ("review_schema", "show", [], by_hand), ("review_schema", "apply", [{{"change": "1"}}, answer], by_hand),
     ("backfill", "plan", [], {{**by_hand, "run_id": "r"}}), ("backfill", "outcome", [], {{"ti": ti}}),
     ("ingest_shop", "plan", ["shop"], {{"run_id": "r"}}), ("ingest_shop", "settle", ["shop", {{}}], {{"run_id": "r"}}),

@@ -30,6 +30,7 @@ from sluice.ledger.ledger_rows import LedgerRow, LedgerState
 from sluice.ledger.offsets_table import Ledger
 from sluice.pages import detail, history, quality_overview, render, report
 from sluice.pages import trends as trends_of
+from sluice.pages.operations import Rights, TableOperations
 from sluice.status import status, timeline, verdicts
 from sluice.status.events import Lane, group_by_lane
 from sluice.status.model import TableStatus, TopicStatus
@@ -74,7 +75,8 @@ def page(found: detail.TableDetail, **changes: Any) -> str:
     return render.render_page(
         "table.html", base="/sluice", airflow="", refresh=30, reading=False, unread=False, read_at=None, here="tables",
         errors=[], readiness=found.readiness, window=None, max_groups=9, max_gaps=9, table=table, detail=found,
-        verdicts=list(verdicts.list_verdicts(table)), reports=False, readable=(), review=None,
+        verdicts=list(verdicts.list_verdicts(table)), reports=False, readable=(), review=None, runs=(),
+        operations=TableOperations(table, Rights()),
     )  # fmt: skip
 
 
@@ -83,7 +85,7 @@ def quality_page(*shown: quality_overview.TableQuality) -> str:
         "quality.html", base="", airflow="", refresh=30, reading=False, unread=False, read_at=None, here="quality",
         errors=[], shown=shown, collapsed=[], total=1, q="", state="", states=[], run_id=None, run_filter={},
         reports=False,
-        details={},
+        details={}, operations={},
     )  # fmt: skip
 
 

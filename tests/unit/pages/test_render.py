@@ -24,6 +24,7 @@ from sluice.ledger.error_causes import error_columns
 from sluice.offsets import OffsetRange
 from sluice.pages import detail, feed, history, last_known, quality_overview, render, trends
 from sluice.pages.feed import Feed
+from sluice.pages.operations import Rights, TableOperations
 from sluice.pages.quality_overview import TableQuality
 from sluice.pages.quarantine_summary import ErrorGroup, QuarantineSummary
 from sluice.pages.trends import Trend
@@ -35,12 +36,12 @@ from sluice.status.model import (
     ExpectationsSummary,
     LastError,
     PartitionStatus,
-    SliceStatus,
     SnapshotStatus,
     Status,
     TableStatus,
     TopicStatus,
 )
+from sluice.status.open_work import SliceStatus
 from sluice.status.readiness import FRESHNESS, ReadinessCheck, with_current_freshness
 from sluice.status.timeline import TableAsOf
 from sluice.status.verdicts import Tone
@@ -49,6 +50,10 @@ pytestmark = pytest.mark.unit
 
 NOW = datetime(2026, 11, 22, 6, 0, tzinfo=UTC)
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}</table>"
+
+
+ANYTHING = Rights(lambda _: True, lambda _: True, lambda _: True)
+"""Of a viewer who may do everything; no DAG is paused."""
 
 
 def table(**changes: Any) -> TableStatus:
@@ -179,7 +184,7 @@ def test_a_page_of_a_thousand_tables_is_made_at_once() -> None:
         total=1000,
         q="",
         state="",
-        states=[("late", "late", 980), ("fresh", "up to date", 20)],
+        states=[("stale", "stale", 980), ("up to date", "up to date", 20)],
     )
     took = time.perf_counter() - began
     print(f"a page of 1,000 tables: {took:.2f} s, {len(found):,} characters")
@@ -277,9 +282,9 @@ def test_data_quality_drills_down_to_what_is_set_apart_whether_anything_is_expec
         run_filter={"run_id": "r"},
     )
     assert "50 quarantined</span>" in told and "all passed</span>" in told and "removed</span>" not in told
-    # The same as on the table's page: by class and field, with what the form of the replay takes.
-    form = "{&#34;table&#34;: &#34;db.none&#34;, &#34;source&#34;: &#34;quarantine&#34;, "
-    assert f'data-copy="{form}' in told and 'data-airflow-path="/dags/backfill"' in told
+    # The same as on the table's page: by class and field, with the buttons of the replay.
+    asked = [(each["label"], each["table"], each["conf"]["source"]) for each in operations_of(told)]
+    assert asked == [("Replay…", "db.none", "quarantine"), ("Replay all…", "db.none", "quarantine")]
     assert "<b>cannot be parsed (malformed)</b>: " in told
     # Of a table whose quarantine was not read with the page there is the way to where it is.
     assert '<a href="/sluice/quality?run_id=r&amp;q=db.held">Show by error' in told
@@ -293,18 +298,18 @@ def test_records_of_a_batch_that_is_not_published_yet_are_not_offered_for_a_repl
     row = {"at": NOW, "_kafka_topic": "t", "_kafka_partition": 0, "batch_seq": 3, "error": "no"}
     waits = ErrorGroup("misfit", "id", 560, {}, [{**row, "_kafka_offset": 71}], waiting=True)
     published = ErrorGroup("misfit", "id", 2, {"t": {0: [1, 9]}}, [{**row, "_kafka_offset": 8, "batch_seq": 1}])
-    for groups, forms in (([waits], 0), ([waits, published], 4), ([published], 4)):
+    for groups, buttons in (([waits], 0), ([waits, published], 2), ([published], 2)):
         shown = detail.TableDetail(quarantine=QuarantineSummary(groups))
         told = page("table.html", table=table(), verdicts=list(verdicts.list_verdicts(table())), detail=shown)
         _, _, told = told.partition('<section aria-labelledby="rejected">')
         told, _, _ = told.partition("</section>")
         assert ("</code>: 560, in a batch that is not published yet" in told) == (waits in groups)
         assert ("need no replay" in told) == (waits in groups)
-        assert told.count("data-copy") == forms, groups
-        assert ("replay the other records" in told) == (len(groups) == 2)
+        assert [each["label"] for each in operations_of(told)] == ["Replay…", "Replay all…"][:buttons], groups
+        assert ("replays the other records" in told) == (len(groups) == 2)
         # Each list of records stands with the offsets that cover them.
-        offsets = re.findall(r'data-label="Offset".*?>(\d+)<|Replay offsets (.*?) of t', told)
-        expected = [*([("71", "")] if waits in groups else []), *([("8", ""), ("", "0: [1, 9)")] if forms else [])]
+        offsets = re.findall(r'data-label="Offset".*?>(\d+)<|<p>Offsets (.*?) of t', told)
+        expected = [*([("71", "")] if waits in groups else []), *([("8", ""), ("", "0: [1, 9)")] if buttons else [])]
         assert offsets == expected
 
 
@@ -343,13 +348,16 @@ def test_the_first_line_tells_how_many_tables_need_a_person_and_how_many_records
         line.feed(told.partition('<p class="overall">')[2].partition("</p>")[0])
         return " ".join(line.text.split()), [a.get("href") for _, a in line.elements if "href" in a]
 
-    states = [f"/sluice/tables?state={word}" for word in ("failed", "late", "unknown", "fresh")]
-    words = "2 of 4 tables need attention. 1 failed 1 late 1 unknown 1 up to date 1,200 records quarantined"
+    states = [f"/sluice/tables?state={label}" for label in ("failed", "stale", "unknown", "up%20to%20date")]
+    words = "2 of 4 tables need attention. 1 failed 1 stale 1 unknown 1 up to date 1,200 records quarantined"
     assert first(each) == (words, [*states, "/sluice/quality"])
     assert first(each[2:])[0].startswith("The status of 1 of 2 tables is unknown. 1 unknown 1 up to date")
-    assert first([table()])[0] == "No table needs attention. 1 up to date"
+    behind = replace(table(), topics=[TopicStatus("t", lag_records=7)])
+    assert first([table(), behind])[0] == "No table needs attention. 2 up to date"
     new = replace(table(), exists=False)
-    words = "No table needs attention. 1 of 2 tables has no data: no run has published to it yet. 1 new 1 up to date"
+    words = (
+        "No table needs attention. 1 of 2 tables has no data: no run has published to it yet. 1 never run 1 up to date"
+    )
     assert first([table(), new])[0] == words
     assert first([new, new, late()])[0].startswith("1 of 3 tables needs attention. 2 of 3 tables have no data: no run ")
 
@@ -434,6 +442,22 @@ class Seen(HTMLParser):
         self.text += data
 
 
+def table_operations(template: str, values: dict[str, Any]) -> Any:
+    """As each page takes them."""
+    if template == "tables.html":
+        return lambda each: TableOperations(each, ANYTHING)
+    if template == "quality.html":
+        return {name: TableOperations(replace(table(), table=name), ANYTHING) for name in values.get("details", ())}
+    return TableOperations(values.get("table", table()), values.get("rights", ANYTHING), values.get("review"))
+
+
+def operations_of(text: str) -> list[dict[str, Any]]:
+    """The operations of the buttons in a page."""
+    found = Seen()
+    found.feed(text)
+    return [json.loads(a["data-operation"] or "") for _, a in found.elements if "data-operation" in a]
+
+
 def page(template: str, **values: Any) -> str:
     common = {"base": "/sluice", "airflow": "", "refresh": 30, "reading": False, "read_at": NOW, "here": "tables"}
     return render.render_page(
@@ -453,6 +477,8 @@ def page(template: str, **values: Any) -> str:
             "reports": False,
             "details": {},
             "review": None,
+            "runs": (),
+            "operations": table_operations(template, values),
             "readable": {"ingest_g", f"ingest_{HOSTILE}", *OPERATOR_DAGS},
             **values,
         },
@@ -531,7 +557,8 @@ def test_hostile_text_stays_text_on_every_page(template: str) -> None:
         error=None, groups={HOSTILE: HOSTILE},
         as_of=TableAsOf(NOW, 1, NOW, None, {HOSTILE: PublishedOffsets(3, HOSTILE, {0: 10})}, {}),
     )  # fmt: skip
-    assert [a for tag, a in found.elements if tag == "script"] == [{"src": "/sluice/static/sluice.js", "defer": None}]
+    scripts = [{"src": f"/sluice/static/{name}.js", "defer": None} for name in ("sluice", "operations")]
+    assert [a for tag, a in found.elements if tag == "script"] == scripts
     assert not [tag for tag, _ in found.elements if tag in ("img", "style", "iframe", "object")]
     assert not [name for _, a in found.elements for name in a if name.startswith("on") or name == "style"]
     for name in ("href", "action"):
@@ -582,25 +609,8 @@ def test_a_page_tells_what_the_table_holds() -> None:
     each = hostile_table()
     found = seen("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=hostile_detail())
     words = " ".join(found.text.split())
-    assert words.count("paste it into the form's Configuration JSON (Advanced Options)") == 4
     assert "12.3 MB" in words and "0: [0, 10)" in words
     assert "90m" in words and "2.0 kB" in words  # how long Kafka keeps what is unread; the size of a file
-    assert 'rewrite data files, expire snapshots or remove orphan files with {"tables": [' in words
-    copies = [json.loads(a["data-copy"] or "") for _, a in found.elements if "data-copy" in a]
-    assert [list(each) for each in copies] == [  # all that each form asks for: it drops what is not pasted
-        # each once alone, and once with the way there
-        *[["name", "ranges", "why", "dry_run"]] * 2,
-        *[["table", "snapshot_id", "before_run", "accept_loss", "why", "dry_run"]] * 2,
-        *[["table", "source", "topic", "ranges", "since", "until", "why", "dry_run"]] * 4,
-        ["tables"],
-    ]
-    assert [(each["topic"], each["ranges"]) for each in copies[4:8:2]] == [(HOSTILE, {"0": [1, 9]}), (None, {})]
-    assert {HOSTILE} == {each.get("table", each.get("name", HOSTILE)) for each in copies}
-    assert [each["dry_run"] for each in copies[:8]] == [True] * 8
-    masked = replace(hostile_detail(), keeps_raw=False)
-    found_masked = seen("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=masked)
-    forms = [json.loads(a["data-copy"] or "") for _, a in found_masked.elements if "data-copy" in a]
-    assert [(form["source"], form["ranges"]) for form in forms if "source" in form] == [("staging", {"0": [1, 9]})] * 2
     bars = [a for tag, a in found.elements if tag == "rect"]
     assert [(b["class"], b["width"]) for b in bars] == [("unread", "100"), ("staged", "70.0"), ("done", "50.0")]
 
@@ -617,7 +627,7 @@ def test_a_table_says_all_that_is_wrong_with_it_and_leads_to_each_run() -> None:
     found = page("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None)
     lead = re.findall(r'<p class="lead">(.*?)</p>', found, re.DOTALL)
     assert [re.search(r">([a-z ]+)</span>", line)[1] for line in lead[1:]] == [  # type: ignore[index]
-        "failed", "late", "review", *["at risk"] * 5, "backfill refused", "within target",
+        "failed", "stale", "schema change waiting", *["at risk"] * 5, "backfill refused", "up to date",
     ]  # fmt: skip
     assert all("<strong>" in line for line in lead[:-1])
     runs = re.findall(r'data-airflow-path="(/dags/\w+/runs/\w+)" href="#">Run<', "".join(lead))
@@ -627,21 +637,31 @@ def test_a_table_says_all_that_is_wrong_with_it_and_leads_to_each_run() -> None:
     assert (
         "[3,000, 3,005) skipped permanently" in text and "[10, 15)" not in text and "And 1 older accepted gaps" in text
     )
-    assert json.dumps({"table": "db.t"}) in text  # what review_schema asks for
     assert all(
         v.todo for t in (table(exists=False), replace(each, as_of=NOW)) for v in verdicts.list_verdicts(t) if v.tone < 3
     )
 
 
-def test_a_review_that_waits_is_linked_and_no_other_is_advised() -> None:
+def test_a_review_that_waits_is_answered_here_and_no_other_is_advised() -> None:
     each = table(schema="under review: drops the column a")
     values: dict[str, Any] = {"table": each, "verdicts": list(verdicts.list_verdicts(each)), "detail": None}
+
+    def labels(text: str) -> list[str]:
+        return [o["label"] for o in operations_of(text) if o["dag"] == "review_schema"]
+
     waits = page("table.html", **values, review="review__db.t__1_2")
     assert '<a data-airflow-path="/dags/review_schema/runs/review__db.t__1_2" href="#">' in waits
-    assert "data-copy" not in waits and "trigger" not in waits
+    assert labels(waits) == ["Approve…", "Reject…"]
+    approve, reject = [o for o in operations_of(waits) if o["dag"] == "review_schema"]
+    assert approve["path"] == reject["path"]
+    assert approve["path"].endswith("/review_schema/dagRuns/review__db.t__1_2/taskInstances/decide/-1/hitlDetails")
+    assert (approve["body"]["chosen_options"], reject["body"]["chosen_options"]) == (["Approve"], ["Reject"])
+    assert [f["name"] for f in approve["fields"]] == ["republish", "why"]
     assert "review__db.t__1_2" in page("table.html", **values, review="review__db.t__1_2", readable=set())
-    none = page("table.html", **values)
-    assert none.count("data-copy") == 2 and "To start it, trigger it" in none
+    assert labels(page("table.html", **values)) == ["Review…"]
+    # The page of all tables does not know whether one waits.
+    listed = page("tables.html", rows=[(each, values["verdicts"][0])], total=1, q="", state="", states=[])
+    assert labels(listed) == []
 
 
 def test_a_batch_leads_to_the_run_that_brought_it() -> None:
@@ -656,6 +676,7 @@ def test_a_batch_leads_to_the_run_that_brought_it() -> None:
     )
     assert '<a href="/sluice/quality?dag_id=backfill&amp;run_id=manual__2&amp;task_id=db.t">2 failed</a>' in told
     cells = re.findall(r'</code></a></td><td data-label="Run".*?>(.*?)</td>', found.replace("\n", ""))[: len(names)]
+    cells = [re.sub(r" <button .*?</button>", "", cell) for cell in cells]
     assert [re.sub('<a data-airflow-path="(.*?)" href="#">', r"\1 ", cell).removesuffix("</a>") for cell in cells] == [
         "/dags/ingest_g/runs/scheduled__1 scheduled__1", "/dags/backfill/runs/manual__2 manual__2", "rollback by ann",
         "-",

@@ -99,7 +99,7 @@ from sluice.contract.groups import GroupSettings
 from sluice.status import timeline
 from sluice.pages.feed import Reading
 from sluice.status.model import Status, TableStatus, TopicStatus
-from sluice_web import failed_runs, reading
+from sluice_web import failed_runs, operations, reading
 
 now = datetime.now(UTC)
 ago = lambda minutes: None if minutes is None else now - timedelta(minutes=minutes)
@@ -179,7 +179,18 @@ with create_session() as session:
             max_consecutive_failed_dag_runs=0, has_task_concurrency_limits=False, timetable_type="",
         ))
 answers["paused"] = reading.read_paused(["maintain_a", "maintain_b", "maintain_gone", "maintain_none"])
-answers["waiting"] = {{t: reading.find_waiting_review(t) for t in ("a.t", "a.u", "a.v", "a.w")}}
+tables = {{t.table: t for t in known}}
+
+
+def runs_of(table, readable=shared):
+    return [[r.run_id, r.state, r.dry_run] for r in operations.list_runs(tables[table], readable)]
+
+
+answers["runs"] = {{t: runs_of(t) for t in ("a.t", "a.v", "a.w")}}
+answers["runs"]["hidden"] = runs_of("a.t", {{"rollback"}})
+answers["waiting"] = {{
+    t: operations.find_waiting_review(operations.list_runs(tables[t], shared)) for t in ("a.t", "a.u", "a.v", "a.w")
+}}
 group = lambda name, pool, other=None: SimpleNamespace(
     name=name, settings=GroupSettings.model_validate(dict(pool=pool, maintenance=dict(pool=other)))
 )
@@ -206,7 +217,7 @@ except HTTPException as error:
 with create_session() as session:
     session.execute(text("ALTER TABLE slot_pool RENAME TO lost"))
 answers["no pools"] = pools()
-answers["waiting"]["away"] = reading.find_waiting_review("a.t")
+answers["runs"]["away"] = runs_of("a.t")
 with create_session() as session:
     session.execute(text("ALTER TABLE dag RENAME TO nowhere"))
 answers["paused away"] = reading.read_paused(["maintain_a"])
@@ -277,7 +288,21 @@ def test_a_dag_is_paused_or_not_or_airflow_does_not_know(answers: dict[str, Any]
 
 
 def test_a_review_that_waits_is_found_by_its_table(answers: dict[str, Any]) -> None:
-    assert answers["waiting"] == {"a.t": "w newest", "a.u": None, "a.v": None, "a.w": None, "away": None}
+    assert answers["waiting"] == {"a.t": "w newest", "a.u": None, "a.v": None, "a.w": None}
+
+
+def test_the_runs_of_a_table_are_shown_until_a_day_after_their_end(answers: dict[str, Any]) -> None:
+    rollbacks = [["good", "success", True], ["r of a.t", "failed", True]]
+    assert answers["runs"] == {
+        "a.t": [
+            ["m of c.t", "failed", False], ["w newest", "queued", False], ["w older", "running", False],
+            ["g of topic", "failed", True], *rollbacks, ["b of a.t", "failed", True],
+        ],
+        "a.v": [["m asked for", "failed", False], ["w of another dag", "running", True]],
+        "a.w": [],
+        "hidden": rollbacks,  # from a viewer who may read this DAG alone
+        "away": [],
+    }  # fmt: skip
 
 
 def test_they_are_found_by_the_indexes_of_runs(answers: dict[str, Any]) -> None:

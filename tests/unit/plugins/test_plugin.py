@@ -105,7 +105,14 @@ def test_a_run_is_looked_up_among_readable_dags_before_anything_is_read(found: d
 
 def test_what_is_said_of_a_table_names_no_other_that_its_reader_may_not_see(found: dict[str, tuple[int, str]]) -> None:
     shared, folders = "mine for db.mine, other for {}.", "names them"
-    for at in ("/tables", "/tables/db.mine", "/api/tables", "/api/tables/db.mine", "/tables/db.mine/report"):
+    for at in (
+        "/tables",
+        "/tables/db.mine",
+        "/api/tables",
+        "/api/tables/db.mine",
+        "/tables/db.mine/report",
+        "/api/tables/db.mine/dry-run",
+    ):
         assert shared.format("another table") in found[at][1], at
     for at in ("/api/tables", "/tables/db.mine", "/timeline", *(f"{x}/tables/db.mine/timeline" for x in ("", "/api"))):
         assert folders in found[at][1] and "hr.x" not in found[at][1] and "s3" not in found[at][1], at
@@ -118,7 +125,7 @@ def test_a_table_says_who_may_read_it_and_what_the_reader_may_do(found: dict[str
     access = json.loads(found["/api/tables/db.mine/readiness"][1])[-1]
     assert (access["subject"], access["ready"]) == ("Access", True)
     assert "users who may read DAG ingest_mine (" in access["evidence"]
-    assert "you may trigger ingest_mine; you may not trigger backfill, rollback, accept_gap" in access["evidence"]
+    assert "you may trigger ingest_mine, backfill; you may not trigger rollback, accept_gap" in access["evidence"]
     assert "users who may read DAG ingest_mine" in found["/tables/db.mine"][1]
 
 
@@ -127,13 +134,13 @@ import sys
 sys.path.insert(0, "plugins")
 from types import SimpleNamespace
 from airflow.models.dag import DagModel
-from sluice_web import reading
+from sluice_web import operations
 DagModel.get_team_name = staticmethod({"ingest_a": "team a"}.get)
 asked = []
 manager = SimpleNamespace(is_authorized_dag=lambda details, **_: asked.append((details.id, details.team_name)))
-reading.get_auth_manager = lambda: manager
-may = reading._start_permission("somebody")
-may("ingest_a"), may("backfill")
+operations.get_auth_manager = lambda: manager
+viewer = operations.Viewer("somebody")
+viewer.may_start("ingest_a"), viewer.may_edit("backfill")
 print(asked)
 """
 
@@ -148,6 +155,15 @@ def test_where_airflow_has_teams_it_is_asked_of_a_dag_with_its_team(
         [sys.executable, "-c", TEAMS], env=env, cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == str([("ingest_a", team), ("backfill", None)])
+
+
+def test_a_dry_run_is_for_those_who_may_trigger_the_dag(found: dict[str, tuple[int, str]]) -> None:
+    told = json.loads(found["/api/tables/db.mine/dry-run"][1])
+    assert (told["pinned"], told["error"]) == ({"ranges": {"0": [3, 9]}}, None)
+    assert found["refused: /api/tables/db.mine/dry-run?dag=rollback"][0] == 403
+    assert found["refused: /api/tables/db.mine/dry-run?dag=ingest_mine"][0] == 403  # which has no dry run
+    for form in ("[]", "{", "%7B%22table%22"):
+        assert found[f"refused: /api/tables/db.mine/dry-run?form={form}"][0] == 400
 
 
 def test_a_table_that_could_not_be_asked_tells_what_was_known(found: dict[str, tuple[int, str]]) -> None:
@@ -230,7 +246,7 @@ def test_the_answers_are_what_the_description_says_of_them(found: dict[str, tupl
         assert answer, at
         jsonschema.validate(answer, {**shape, "components": described["components"]}, Draft202012Validator)
         checked += 1
-    assert checked == 6
+    assert checked == 7
 
 
 def test_the_description_says_what_is_answered_where_there_is_no_answer(found: dict[str, tuple[int, str]]) -> None:
@@ -243,11 +259,11 @@ def test_the_description_says_what_is_answered_where_there_is_no_answer(found: d
     assert told == {
         **dict.fromkeys(("/metrics", "/api/tables", "/api/timeline", "/api/quality"), ("401", "403", "503")),
         **dict.fromkeys(("/api/tables/{name}", "/api/tables/{name}/readiness"), of_table),
-        "/api/tables/{name}/timeline": ("400", *of_table),
+        **dict.fromkeys((f"/api/tables/{{name}}/{part}" for part in ("timeline", "dry-run")), ("400", *of_table)),
     }
     # And it is so.
     refused = {at.partition(" ")[2]: answer for at, answer in found.items() if at.startswith("refused: ")}
-    codes = {at: code for at, (code, _) in refused.items()}
+    codes = {at: code for at, (code, _) in refused.items() if "/dry-run" not in at}
     assert codes == {
         "/api/tables/db.mine/timeline?at=yesterday": 400,
         "/api/tables?login": 401,

@@ -19,7 +19,8 @@ from sluice.offsets import OffsetRange
 from sluice.plan.risk import RiskStatus
 from sluice.status import sources
 from sluice.status.incidents import Incident, compare_incidents, find_incidents
-from sluice.status.model import ExpectationsSummary, LastError, SliceStatus, Status, TableStatus, TopicStatus
+from sluice.status.model import ExpectationsSummary, LastError, Status, TableStatus, TopicStatus
+from sluice.status.open_work import SliceStatus
 from sluice.status.sources import StatusSources
 from sluice.status.status import read_status
 

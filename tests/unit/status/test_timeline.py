@@ -30,6 +30,7 @@ from sluice.ledger.ledger_rows import SCHEMA, SPEC, LedgerRow, LedgerState
 from sluice.ledger.offsets_table import Ledger
 from sluice.offsets import OffsetRange
 from sluice.pages import detail, history, metrics, render
+from sluice.pages.operations import Rights, TableOperations
 from sluice.plan import retention_warnings
 from sluice.plan.risk import RiskStatus
 from sluice.status import sources, timeline, verdicts
@@ -141,7 +142,8 @@ def test_a_click_on_a_snapshot_shows_the_moment_from_which_readers_saw_it(
     html = render.render_page(
         "table.html", base="/sluice", airflow="", refresh=30, reading=False, unread=False, read_at=seen, here="tables",
         errors=[], readiness=(), window=None, max_groups=9, max_gaps=9, table=status(NAME), detail=found,
-        verdicts=list(verdicts.list_verdicts(status(NAME))), reports=False, readable=(),
+        verdicts=list(verdicts.list_verdicts(status(NAME))), reports=False, readable=(), runs=(), review=None,
+        operations=TableOperations(status(NAME), Rights()),
     )  # fmt: skip
     link = f"/sluice/tables/{NAME}/timeline?at={quote(seen.isoformat())}#then"
     assert re.findall(rf'<a href="(.*?)" title="The table at that time"><code>{head}<', html) == [link] * 2

@@ -1,4 +1,4 @@
-// Times in Airflow's time zone, Airflow's theme, links out of the frame, copy buttons, and refreshing the page.
+// Times in Airflow's time zone, Airflow's theme, links out of the frame, and refreshing the page.
 "use strict";
 (() => {
   const root = document.documentElement;
@@ -34,17 +34,6 @@
     for (const box of document.querySelectorAll(".wide")) sized.observe(box);
   };
   enhance();
-  const copied = (text) => {
-    // Without TLS, browsers offer no clipboard API: copy a selection instead.
-    if (navigator.clipboard) return navigator.clipboard.writeText(text);
-    const at = document.activeElement;
-    const box = document.body.appendChild(Object.assign(document.createElement("textarea"), { value: text }));
-    box.select();
-    const done = document.execCommand("copy");
-    box.remove();
-    at?.focus({ preventScroll: true }); // keyboard users continue where they were
-    return done ? Promise.resolve() : Promise.reject();
-  };
   // The frame's sandbox blocks links out of it: follow the link in Airflow's own page.
   const navigate = (address) => {
     const anchor = outer.createElement("a");
@@ -61,11 +50,6 @@
       event.preventDefault();
       navigate(link.href);
     }
-    const copy = event.target.closest("button.copy");
-    if (copy) copied(copy.dataset.copy).then(() => {
-      copy.textContent = "Copied";
-      if (copy.dataset.airflowPath) navigate(root.dataset.airflow + copy.dataset.airflowPath);
-    }, () => { copy.textContent = "Select and copy it"; });
   });
   document.addEventListener("change", (event) => {
     if (event.target.matches(".filter select")) event.target.form.requestSubmit();
@@ -91,7 +75,7 @@
     banner.textContent = `This page is out of date: ${why}. It retries automatically.`;
   };
   // Do not replace the page while the user reads, types, selects, or has just clicked.
-  const isIdle = () => !document.hidden && !document.activeElement.closest("form") && getSelection().isCollapsed && Date.now() - clicked > 10000;
+  const isIdle = () => !document.hidden && !document.querySelector("dialog[open]") && !document.activeElement.closest("form") && getSelection().isCollapsed && Date.now() - clicked > 10000;
   // Fetch instead of reload: an error or login page in its place would have no script that retries.
   // A report is no page of ours and has no script: load it.
   const refresh = async () => {

@@ -1,0 +1,172 @@
+// The dialogs of the buttons: a dry run, a reason, and a request to Airflow's own API with the viewer's session.
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const POLL_MS = 2000, ATTEMPTS = 30;
+  const GOING_ON = ["queued", "running"];
+  const element = (tag, properties = {}, ...children) => {
+    const made = Object.assign(document.createElement(tag), properties);
+    made.append(...children);
+    return made;
+  };
+  const pause = () => new Promise((done) => setTimeout(done, POLL_MS));
+
+  // Airflow's session is a cookie, and JSON is a type that no form of another site can send.
+  const ask = async (method, address, body) => {
+    let answer;
+    try {
+      answer = await fetch(address, {
+        method, redirect: "error", signal: AbortSignal.timeout(30000), body: body && JSON.stringify(body),
+        headers: { Accept: "application/json", ...(body && { "Content-Type": "application/json" }) },
+      });
+    } catch {
+      throw new Error("Airflow does not answer. Try again.");
+    }
+    const text = await answer.text();
+    if (answer.ok) return JSON.parse(text || "null");
+    throw Object.assign(new Error(explain(answer.status, text)), { status: answer.status });
+  };
+  const explain = (status, text) => {
+    if (status === 401) return "Your login has ended. Log in to Airflow again.";
+    let detail;
+    try { detail = JSON.parse(text).detail; } catch { detail = undefined; }
+    if (Array.isArray(detail)) detail = detail.map((each) => each.msg).join("; ");
+    return `Airflow answered ${status}: ${typeof detail === "string" ? detail : detail?.reason ?? "no reason given"}`;
+  };
+
+  const INPUTS = {
+    area: () => element("textarea", { rows: 2 }),
+    ranges: () => element("textarea", { rows: 2, spellcheck: false }),
+    choice: (field) => element("select", {}, ...field.options.map((each) => element("option", { value: each, textContent: each }))),
+    flag: () => element("input", { type: "checkbox" }),
+    time: () => element("input", { type: "datetime-local", step: 1 }),
+    text: () => element("input", { type: "text" }),
+  };
+  const addField = (field) => {
+    const input = INPUTS[field.kind](field);
+    const id = `field-${field.name}`;
+    Object.assign(input, { id, name: field.name, required: field.required });
+    if (field.kind !== "flag") input.value = field.value;
+    if (field.required) input.minLength = 3;
+    const hint = element("small", { id: `${id}-hint`, textContent: field.hint });
+    if (field.hint) input.setAttribute("aria-describedby", hint.id);
+    const label = element("label", { htmlFor: id, textContent: field.label });
+    const shown = field.kind === "flag" ? [input, label] : [label, input];
+    return element("div", { className: `field ${field.kind}` }, ...shown, ...(field.hint ? [hint] : []));
+  };
+  // The values as the form of the DAG takes them. What is not valid JSON is said at its field.
+  const readFields = (operation, form) => {
+    const values = {};
+    for (const { name, kind } of operation.fields) {
+      const input = form.elements[name];
+      const text = input.value.trim();
+      if (kind === "flag") values[name] = input.checked;
+      else if (kind === "time") values[name] = text ? new Date(`${text}Z`).toISOString() : null;
+      else if (kind !== "ranges") values[name] = text;
+      else {
+        input.setCustomValidity("");
+        try { values[name] = text ? JSON.parse(text) : {}; }
+        catch { input.setCustomValidity('Write it as {"0": [100, 5000]}.'); }
+      }
+    }
+    return values;
+  };
+
+  const open = (operation) => {
+    const said = element("p", { className: "said-now" });
+    said.setAttribute("role", "status");
+    const lines = element("pre", { className: "dry-run", tabIndex: 0 });
+    lines.setAttribute("role", "region");
+    lines.setAttribute("aria-label", "Dry run");
+    const submit = element("button", { type: "submit", className: "primary", textContent: operation.submit });
+    const close = element("button", { type: "button", textContent: "Cancel" });
+    const again = element("button", { type: "button", textContent: "Dry run" });
+    const heading = element("h2", { id: "dialog-title", textContent: operation.title });
+    const fields = operation.fields.map(addField);
+    const asked = operation.fields.some((field) => !["why", "accept_loss", "republish"].includes(field.name));
+    const form = element(
+      "form", { method: "dialog" }, heading, ...operation.text.map((text) => element("p", { textContent: text })),
+      ...fields, ...(operation.dry_run ? [lines] : []), said,
+      element("p", { className: "buttons" }, submit, ...(operation.dry_run ? [again] : []), close),
+    );
+    const dialog = element("dialog", {}, form);
+    dialog.setAttribute("aria-labelledby", heading.id);
+    let pinned = {}, done = false;
+
+    const say = (text, tone = "") => { said.className = `said-now ${tone}`; said.replaceChildren(text); };
+    const dryRun = async () => {
+      const given = readFields(operation, form);
+      if (![...form.elements].every((each) => each.name === "why" || each.reportValidity())) return;
+      lines.textContent = "Reading…";
+      const query = new URLSearchParams({ dag: operation.dag, form: JSON.stringify({ ...operation.conf, ...given }) });
+      const address = `${root.dataset.base}/api/tables/${encodeURIComponent(operation.table)}/dry-run?${query}`;
+      for (let n = 0; n < ATTEMPTS && dialog.open; n++) {
+        try {
+          const found = await ask("GET", address);
+          pinned = found.pinned;
+          lines.textContent = found.error ?? found.lines.join("\n");
+          lines.classList.toggle("bad", Boolean(found.error));
+          return;
+        } catch (error) {
+          if (error.status !== 503) { lines.textContent = error.message; return; }
+          await pause(); // it is being read
+        }
+      }
+      lines.textContent = "No answer. Try again.";
+    };
+    // Until the run has ended, or the dialog is closed.
+    const follow = async (dag, run) => {
+      const path = `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}`;
+      const link = element("a", { href: root.dataset.airflow + path, textContent: run });
+      link.dataset.airflowPath = path;
+      const words = { success: " has succeeded.", failed: " has failed. Its log says why." };
+      for (let state = "queued"; dialog.open; await pause()) {
+        try { ({ state } = await ask("GET", `${root.dataset.airflow}/api/v2${path.replace("/runs/", "/dagRuns/")}`)); }
+        catch { /* it is asked again */ }
+        said.className = `said-now ${{ success: "good", failed: "bad" }[state] ?? ""}`;
+        said.replaceChildren("Run ", link, words[state] ?? ` is ${state}.`);
+        if (!GOING_ON.includes(state)) return;
+      }
+    };
+    const send = async () => {
+      const values = readFields(operation, form);
+      if (!form.reportValidity()) return;
+      submit.disabled = true;
+      const starts = operation.method === "POST";
+      const run = starts ? `${operation.run}__${new Date().toISOString()}` : operation.run;
+      const body = { ...operation.body, ...(starts && { dag_run_id: run }) };
+      if (operation.values_in) body[operation.values_in] = { ...body[operation.values_in], ...pinned, ...values };
+      if (starts && values.why) body.note = `${body.note}: ${values.why}`;
+      try {
+        say("Sending…");
+        if (operation.unpause) {
+          const dag = `${root.dataset.airflow}/api/v2/dags/${encodeURIComponent(operation.dag)}`;
+          await ask("PATCH", `${dag}?update_mask=is_paused`, { is_paused: false });
+        }
+        await ask(operation.method, root.dataset.airflow + operation.path, body);
+        done = true;
+        close.textContent = "Close";
+        if (run) await follow(operation.dag, run);
+        else say("Done.", "good");
+      } catch (error) {
+        say(error.message, "bad");
+        submit.disabled = done;
+      }
+    };
+
+    form.addEventListener("submit", (event) => { event.preventDefault(); send(); });
+    again.addEventListener("click", dryRun);
+    close.addEventListener("click", () => dialog.close());
+    dialog.addEventListener("close", () => { dialog.remove(); if (done) location.reload(); });
+    document.body.append(dialog);
+    dialog.showModal();
+    // Of a range that is still to be entered there is nothing to show.
+    if (operation.dry_run && !asked) dryRun();
+    else lines.textContent = "Nothing is shown yet: press Dry run.";
+  };
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("button.operate");
+    if (button) open(JSON.parse(button.dataset.operation));
+  });
+})();

@@ -1,0 +1,132 @@
+"""The buttons of the pages: what each sends to Airflow, and who has them."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from sluice import dag_ids
+from sluice.ledger.slices import Origin
+from sluice.pages import operations
+from sluice.pages.detail import TableDetail
+from sluice.pages.operations import Operation, Rights, TableOperations
+from sluice.pages.quarantine_summary import ErrorGroup, QuarantineSummary
+from sluice.status import verdicts
+from sluice.status.model import TableStatus, TopicStatus
+
+pytestmark = pytest.mark.unit
+
+HOSTILE = "\"'><script>alert(1)</script>/../{{ 7*7 }}"
+EVERYTHING = Rights(lambda _: True, lambda _: True, lambda _: True)
+APART = TableDetail(quarantine=QuarantineSummary([ErrorGroup("misfit", "id", 3, {"t": {"0": [1, 9]}})]))
+
+
+def table(name: str = "db.t", *topics: str, **changes: Any) -> TableStatus:
+    found = [TopicStatus(topic, lag_records=0) for topic in topics or ("t",)]
+    return TableStatus(name, "g", "append", "me", exists=True, topics=found, **changes)
+
+
+def every(known: TableOperations) -> list[Operation]:
+    """All that there is to start on a table."""
+    found = [
+        known.unpause(), known.run_now(), known.replay(APART, "t", {"0": [1, 9]}), *known.replay_all(APART),
+        known.backfill(), known.roll_back("scheduled__1"), known.accept_gap(), known.review(), known.publish_blocked(),
+        known.answer("Approve"), known.answer("Reject"), *known.maintain(),
+    ]  # fmt: skip
+    return [each for each in found if each]
+
+
+def test_who_may_do_nothing_has_no_button_and_who_may_start_one_dag_has_its_own() -> None:
+    assert every(TableOperations(table(), Rights(), "review__1")) == []
+    one = Rights(start=lambda dag: dag == dag_ids.ROLLBACK)
+    assert [each.dag for each in every(TableOperations(table(), one, "review__1"))] == ["rollback"]
+    answers = Rights(answer=lambda dag: dag == dag_ids.REVIEW_SCHEMA)
+    found = every(TableOperations(table(), answers, "review__1"))
+    assert [each.label for each in found] == ["Approve…", "Reject…"]
+    assert every(TableOperations(table(), answers)) == []
+
+
+def test_each_run_is_a_real_one_whose_id_says_the_table_and_what_is_done() -> None:
+    paused = Rights(*[lambda _: True] * 3, {"ingest_g": True})
+    found = every(TableOperations(table(), paused, "review__1"))
+    starting = [each for each in found if each.method == "POST"]
+    assert [each.run for each in starting] == [
+        "run__db.t", "replay__db.t", "replay__db.t", "backfill__db.t", "rollback__db.t", "accept_gap__db.t",
+        "review__db.t", "publish_blocked__db.t", *(f"{dag}__db.t" for dag in dag_ids.MAINTENANCE_DAGS),
+    ]  # fmt: skip
+    for each in starting:
+        assert each.path == f"/api/v2/dags/{each.dag}/dagRuns"
+        assert each.body["logical_date"] is None and each.body["note"] == each.title
+        reason = [field for field in each.fields if field.name == "why"]
+        # What the ledger records needs a reason; that is what the forms of these DAGs ask for.
+        assert (each.values_in == "conf") == any(field.required for field in reason)
+        assert each.body["conf"].get("dry_run", False) is False
+        assert ("dry_run" in each.body["conf"]) == (each.values_in == "conf")
+    assert {each.path for each in found if each.method == "PATCH"} == {
+        "/api/v2/dags/ingest_g?update_mask=is_paused",
+        "/api/v2/dags/review_schema/dagRuns/review__1/taskInstances/decide/-1/hitlDetails",
+    }
+
+
+def test_a_run_of_a_paused_dag_would_wait_so_that_it_is_unpaused_first() -> None:
+    paused = {"backfill": True, "ingest_g": False}
+    may, may_not = Rights(*[lambda _: True] * 3, paused), Rights(lambda _: True, paused=paused)
+    first = TableOperations(table(), may).backfill()
+    waits = TableOperations(table(), may_not).backfill()
+    assert first is not None and first.unpause and first.text[-1].endswith("is paused: it is unpaused first.")
+    assert waits is not None and not waits.unpause and "waits until somebody unpauses it" in waits.text[-1]
+    run = TableOperations(table(), may).run_now()
+    assert run is not None and not run.unpause and len(run.text) == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "labels"),
+    [
+        ("blocked", ["Run again…", "Publish anyway…"]), ("failed", ["Run again…"]), ("stopped", ["Skip lost offsets…"]),
+        ("late", ["Run now…"]), ("at risk", ["Run now…"]), ("new", ["Run now…"]), ("paused", ["Run now…"]),
+        ("review", ["Review…"]),
+        ("doubtful", []), ("backfill refused", []), ("unknown", []), ("reading", []), ("fresh", []),
+    ],
+)  # fmt: skip
+def test_each_state_has_the_button_that_may_end_it(word: str, labels: list[str]) -> None:
+    assert word in verdicts.URGENCY
+    verdict = verdicts.Verdict(word, verdicts.Tone.BAD, "why")
+    assert [each.label for each in TableOperations(table(), EVERYTHING).for_verdict(verdict)] == labels
+    if labels[:1] in (["Run now…"], ["Run again…"]):
+        paused = Rights(*[lambda _: True] * 3, {"ingest_g": True})
+        assert [each.label for each in TableOperations(table(), paused).for_verdict(verdict)] == [
+            "Unpause…",
+            *labels[1:],
+        ]
+
+
+def test_a_batch_that_an_expectation_blocked_is_not_published_by_a_button() -> None:
+    verdict = verdicts.Verdict("blocked", verdicts.Tone.BAD, "why", by_expectation=True)
+    assert [each.label for each in TableOperations(table(), EVERYTHING).for_verdict(verdict)] == ["Run again…"]
+
+
+def test_records_are_replayed_topic_by_topic_from_where_they_are() -> None:
+    groups = [ErrorGroup("misfit", "id", 3, {"t": {"0": [1, 9]}, "u": {"1": [0, 2]}}), ErrorGroup("misfit", "id", 1)]
+    groups.append(ErrorGroup("misfit", "id", 5, {"v": {"0": [3, 4]}}, waiting=True))
+    shown = TableDetail(quarantine=QuarantineSummary(groups))
+    known = TableOperations(table("db.t", "t", "u", "v"), EVERYTHING)
+    assert [each.body["conf"]["topic"] for each in known.replay_all(shown)] == ["t", "u"]
+    masked = TableDetail(quarantine=QuarantineSummary(groups), keeps_raw=False)
+    assert known.replay_all(masked) == []  # of staging, all would be every record
+    part = known.replay(masked, "u", {"1": [0, 2]})
+    assert part is not None
+    assert (part.body["conf"]["source"], part.body["conf"]["ranges"]) == ("staging", {"1": [0, 2]})
+    backfill = known.backfill()
+    assert backfill is not None and backfill.fields[0].name == "topic"
+    assert set(operations.SOURCES) == set(Origin)
+
+
+def test_what_comes_from_outside_stays_data() -> None:
+    for each in every(TableOperations(table(HOSTILE, HOSTILE), EVERYTHING, HOSTILE)):
+        assert re.fullmatch(r"/api/v2/dags/[A-Za-z0-9_./?=%-]+", each.path), each.path
+        if each.method == "POST":
+            assert re.fullmatch(r"[A-Za-z0-9_.~:+-]+", each.run), each.run
+        assert json.loads(json.dumps(each.as_json()))["title"] == each.title
