@@ -1,6 +1,6 @@
-"""Registers Sluice's pages and JSON API in Airflow: navigation entries, and tabs of runs and tasks.
+"""Registers Sluice's pages and JSON API in Airflow: a navigation entry, and tabs of DAGs, runs and tasks.
 
-All addresses require Airflow's login, and all are read-only.
+All addresses require Airflow's login, and all are read-only: what a button does is a request to Airflow's own API.
 """
 
 from __future__ import annotations
@@ -107,14 +107,19 @@ class SluicePlugin(AirflowPlugin):
     fastapi_apps = [{"app": app, "url_prefix": PREFIX, "name": "Sluice"}]  # noqa: RUF012 - Airflow's own shape
     external_views = [  # noqa: RUF012
         {
-            "name": "Tables",
+            "name": "Sluice",
             "href": f"{AT}/tables",
+            "icon": f"{AT}/static/sluice.svg",
             "destination": "nav",
-            "url_route": "sluice-tables",
+            "url_route": "sluice",
             "nav_top_level": True,
         },
-        {"name": "Data quality", "href": f"{AT}/quality", "destination": "nav", "url_route": "sluice-quality"},
-        {"name": "Timeline", "href": f"{AT}/timeline", "destination": "nav", "url_route": "sluice-timeline"},
+        {
+            "name": "Tables",
+            "href": f"{AT}/tables?dag_id={{DAG_ID}}",
+            "destination": "dag",
+            "url_route": "sluice-dag-tables",
+        },
         {
             "name": "Data quality",
             "href": f"{AT}/quality?dag_id={{DAG_ID}}&run_id={{RUN_ID}}",

@@ -25,7 +25,7 @@ def ranges_param(description: str) -> Param:
     """Make a field for offset ranges per partition."""
     return Param(
         {},
-        type="object",
+        type=["null", "object"],  # without null, Airflow's form marks the field as required
         propertyNames={"pattern": f"^{operator_input.PARTITION_PATTERN}$"},
         additionalProperties=RANGE,
         description=description,

@@ -89,14 +89,20 @@ def _no_table(request: Request, known: Reading[Status], name: str) -> HTMLRespon
 
 
 class TableFilter(NamedTuple):
-    """The search and the state that a visitor chose; empty: all."""
+    """The search and the state that a visitor chose, and the DAG that a page of Airflow links from; empty: all."""
 
     q: str
     state: str
+    dag: str
+
+    def of_dag(self, tables: Sequence[TableStatus]) -> list[TableStatus]:
+        """The tables that the DAG ingests; all, if it is no group's."""
+        prefix = ingest_dag("")
+        return [t for t in tables if not self.dag.startswith(prefix) or ingest_dag(t.group) == self.dag]
 
 
-def _table_filter(q: Search = "", state: str = "") -> TableFilter:
-    return TableFilter(q, state)
+def _table_filter(q: Search = "", state: str = "", dag_id: Search = "") -> TableFilter:
+    return TableFilter(q, state, dag_id)
 
 
 ChosenTables = Annotated[TableFilter, Depends(_table_filter)]
@@ -109,7 +115,7 @@ def tables_page(request: Request, readable: Readable, viewer: ViewerDep, chosen:
     from sluice.status import verdicts
 
     known = reading.read_status(readable)
-    mine = sorted(known.value.tables, key=verdicts.by_urgency) if known.value else []
+    mine = sorted(chosen.of_dag(known.value.tables), key=verdicts.by_urgency) if known.value else []
     judged = [(table, verdicts.worst_verdict(table)) for table in mine]
     overall = verdicts.StatusSummary.from_verdicts(judged)
     wanted = chosen.q.casefold()
@@ -122,7 +128,7 @@ def tables_page(request: Request, readable: Readable, viewer: ViewerDep, chosen:
     rights = viewer.rights({ingest_dag(table.group) for table, _ in rows})
     return _page(
         request, "tables.html", known, here="tables", rows=rows, total=len(judged), q=chosen.q, state=chosen.state,
-        overall=overall, states=[(label, label, n) for label, _, n in overall.states],
+        dag=chosen.dag, overall=overall, states=[(label, label, n) for label, _, n in overall.states],
         operations=lambda table: TableOperations(table, rights),
     )  # fmt: skip
 

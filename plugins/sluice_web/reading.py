@@ -24,7 +24,15 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sluice.dag_ids import MAINTENANCE_DAGS, OPERATOR_DAGS, ingest_dag
 from sluice.kafka import connections
-from sluice_web.compat import DagModel, DagRun, Pool, create_session, get_connection
+from sluice_web.compat import (
+    DagModel,
+    DagRun,
+    Pool,
+    TaskInstance,
+    TaskInstanceState,
+    create_session,
+    get_connection,
+)
 
 if TYPE_CHECKING:
     from sluice.contract.folder import Contracts
@@ -92,6 +100,18 @@ def read_paused(dags: Sequence[str]) -> dict[str, bool]:
             return dict(session.execute(wanted).tuples().all())
     except SQLAlchemyError:
         return {}
+
+
+def read_full_pools(dags: Sequence[str]) -> dict[str, str]:
+    """By DAG, the pool without a free slot that a task of a run waits for; none if Airflow does not answer."""
+    waits = (TaskInstance.dag_id.in_(dags), TaskInstance.state == TaskInstanceState.SCHEDULED)
+    try:
+        with create_session() as session:
+            waiting = session.execute(select(TaskInstance.dag_id, TaskInstance.pool).where(*waits).distinct()).all()
+            stats = Pool.slots_stats(session=session) if waiting else {}
+    except SQLAlchemyError:
+        return {}
+    return {dag: pool for dag, pool in waiting if pool in stats and stats[pool]["open"] <= 0}
 
 
 def _read_failed(key: str) -> History:
@@ -177,15 +197,20 @@ def read_status(readable: set[str], until: float | None = None) -> Reading[Statu
     """Read the status of the readable tables."""
     known = feeds().status.get(wait=FIRST_WAIT_S, until=until)
     visible = known.value.filter_groups(lambda group: ingest_dag(group) in readable) if known.value else None
-    return replace(known, value=visible and _mark_paused(visible))
+    return replace(known, value=visible and _add_dag_states(visible))
 
 
-def _mark_paused(status: Status) -> Status:
-    """Mark the tables whose DAG is paused. Asked for each page, so that it shows at once what somebody did."""
+def _add_dag_states(status: Status) -> Status:
+    """Add what Airflow knows of the DAGs. Asked for each page, so that it shows at once what somebody did."""
     dags = {t.group: ingest_dag(t.group) for t in status.tables}
-    paused = read_paused([*dags.values()])
-    marked = [replace(t, paused=True) if paused.get(dags[t.group]) else t for t in status.tables]
-    return replace(status, tables=marked)
+    paused, pools = read_paused([*dags.values()]), read_full_pools([*dags.values()])
+    tables = [
+        replace(t, paused=paused.get(dags[t.group], False), waits_for_pool=pools.get(dags[t.group]))
+        if paused.get(dags[t.group]) or dags[t.group] in pools
+        else t
+        for t in status.tables
+    ]
+    return replace(status, tables=tables)
 
 
 def sees_all(readable: set[str]) -> bool:

@@ -65,7 +65,7 @@ def add_commands(commands: Any) -> None:
         commands,
         "publish-blocked",
         _publish_blocked,
-        "let the next run publish a blocked batch as it is; its rejected records stay in quarantine",
+        "let the next run publish a blocked batch as it is; its bad records stay quarantined",
         ["shop.orders", "shop.orders --why 'the producer sent test records' --yes"],
     )
     add_table(blocked)

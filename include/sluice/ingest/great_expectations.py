@@ -47,10 +47,9 @@ def import_in_background(contracts: Iterable[Contract]) -> None:
 
 def _import_gx() -> None:
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
-    import great_expectations.expectations.core  # noqa: F401 - registers what a configuration names
-
-    # Its log messages may contain a record's values; the results say what matters.
+    # Its log messages may contain a record's values; the results say what matters. Its import alone logs 200 lines.
     logging.getLogger("great_expectations").setLevel(logging.CRITICAL)
+    import great_expectations.expectations.core  # noqa: F401 - registers what a configuration names
 
 
 def java_accepts(session: SparkSession, regex: str) -> bool:

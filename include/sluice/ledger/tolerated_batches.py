@@ -1,4 +1,4 @@
-"""Tolerated batches: blocked batches that an operator decided to publish, with what failed left in quarantine.
+"""Tolerated batches: blocked batches that an operator decided to publish, whose bad records stay quarantined.
 
 In: the ledger's `tolerated` rows. Out: batch numbers.
 """

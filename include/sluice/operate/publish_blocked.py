@@ -1,4 +1,4 @@
-"""Publishes a blocked batch once: an operator decides that its rejected records stay in quarantine.
+"""Publishes a blocked batch once: an operator decides to go on without its bad records, which stay quarantined.
 
 In: a table, and a `Decision`. Out: a row in the ledger for each blocked batch. The next run publishes these batches;
 later ones are blocked as before.
@@ -31,7 +31,7 @@ class BlockedBatch:
 
     def __str__(self) -> str:
         row = self.row
-        counts = "" if row.records is None else f": {row.rejected or 0:,} of {row.records:,} records stay in quarantine"
+        counts = "" if row.records is None else f": {row.rejected or 0:,} of {row.records:,} records stay quarantined"
         return f"{row.table} batch {row.batch_seq} of {row.topic}{counts}"
 
 

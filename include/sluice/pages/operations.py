@@ -170,7 +170,7 @@ class TableOperations:
     def publish_blocked(self) -> Operation | None:
         """Publish the blocked batches once, as they are."""
         text = (
-            "The next run publishes the blocked batch. Its rejected records stay in quarantine. Later batches are "
+            "The next run publishes the blocked batch. Its bad records stay quarantined. Later batches are "
             "blocked as before."
         )
         return self._start(
@@ -196,7 +196,7 @@ class TableOperations:
         """
         text = (
             "The records are decoded again by the active contract. Those that fit it now are published; the others "
-            "stay in quarantine. Committed offsets do not change."
+            "stay quarantined. Committed offsets do not change."
         )
         source = QUARANTINE if detail.keeps_raw else STAGING
         return self._start(

@@ -21,7 +21,12 @@ from sluice.status.text import duration, ranges_text
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC)", re.ASCII)  # the format of `utc_text`
 _CODE = re.compile(r"`([^`]+)`")
-_STATIC = {"sluice.css": "text/css", "sluice.js": "text/javascript", "operations.js": "text/javascript"}
+_STATIC = {
+    "sluice.css": "text/css",
+    "sluice.js": "text/javascript",
+    "operations.js": "text/javascript",
+    "sluice.svg": "image/svg+xml",
+}
 MAX_PARTITIONS = 50  # shown per line: a page may have thousands of tables or batches
 SECURITY_HEADERS = {
     # Only our own files may run or style: a missed escape can do nothing.

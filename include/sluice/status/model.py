@@ -223,6 +223,7 @@ class TableStatus:
         unasked: the sources (`KAFKA`, `CATALOG`) that did not answer, or only in part.
         as_of: the time of the values that are kept from an earlier status.
         paused: whether the DAG that ingests it is paused; only where Airflow can be asked.
+        waits_for_pool: the pool without a free slot that a run of this DAG waits for; likewise.
     """
 
     table: str
@@ -253,6 +254,7 @@ class TableStatus:
     unasked: list[str] = field(default_factory=list)
     as_of: datetime | None = None
     paused: bool = False
+    waits_for_pool: str | None = None
 
     @property
     def warnings(self) -> list[str]:

@@ -137,8 +137,7 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
     yield from islice(_problem_verdicts(table), MAX_TOPICS_LISTED)
     yield from (each for each in errors if each.word == "failed")
     if table.freshness_kept is False:
-        check = f"Check that DAG {dag} is unpaused and runs, and how long its batches take."
-        yield Verdict("late", Tone.BAD, late_text(table), f"Unpause DAG {dag}." if table.paused else check)
+        yield Verdict("late", Tone.BAD, late_text(table), _next_step_of_late(table, dag))
     if table.paused:
         yield Verdict("paused", Tone.WARN, f"DAG {dag} is paused: no run starts.", "Unpause the DAG.")
     if table.schema:
@@ -164,6 +163,14 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
     else:
         quarantined = f" Records in quarantine: {table.quarantined:,}." if table.quarantined else ""
         yield Verdict("fresh", Tone.GOOD, f"All records of the topics are published.{quarantined}")
+
+
+def _next_step_of_late(table: TableStatus, dag: str) -> str:
+    if table.paused:
+        return f"DAG {dag} is paused: unpause it."
+    if pool := table.waits_for_pool:
+        return f"A run of DAG {dag} waits for a slot of pool {pool}: see what runs in it, or raise its slots."
+    return f"Check that DAG {dag} runs, and how long its batches take."
 
 
 def _problem_verdicts(table: TableStatus) -> Iterator[Verdict]:

@@ -43,7 +43,8 @@ GRAPH = """\
 **assess** reads only metadata · **spark_GROUP** is one Spark application for the tables of a group that need it, in
 the pool of that group's ingestion; after a while it yields its slot to waiting tasks, and continues later ·
 **effects** reads what was done · **table** is one task per table with data: green if something was done, skipped with
-the reason if nothing was needed, or red with the error."""
+the reason if nothing was needed, or red with the error. If no table needs it, all tasks after **assess** are skipped,
+and the log of **assess** has the reasons."""
 
 
 ASSESS, NEEDS = "assess", "needs"
@@ -82,6 +83,9 @@ def assess(action: str, seconds: float = 480.0, *, params: Any = None, ti: Any =
         log.warning("%s: %s", staging, UNCLAIMED)
         tables.append({"table": staging, "group": "", "steps": [], "reason": UNCLAIMED, "error": ""})
     ti.xcom_push(NEEDS, tables)
+    if not any(n["steps"] or n["error"] or n["reason"] == UNCLAIMED for n in tables):
+        log.info("No table needs it: all further tasks are skipped.")
+        return []
     # Other applications are skipped here: their tasks would take a process to find out.
     return ["effects", *sorted({f"spark_{n['group']}" for n in tables if n["steps"]})]
 

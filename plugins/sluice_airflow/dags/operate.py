@@ -35,7 +35,7 @@ def accept_gap(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -
         catalog, contracts = open_catalog(client)
         found = accept_gap.accept_gaps(
             params["name"],
-            operator_input.parse_ranges(params["ranges"]),
+            operator_input.parse_ranges(params["ranges"] or {}),
             PlanInputs(contracts, catalog, client),
             Decision(triggering_user(dag_run), params["why"], run_id),
             dry_run=params["dry_run"],
@@ -93,8 +93,8 @@ def build(_: Contracts, options: DagOptions) -> list[DAG]:
         accept_gap()
     with manual_dag(
         dag_ids.PUBLISH_BLOCKED,
-        "Lets the next run publish a batch that has more rejected records than the contract tolerates. These records "
-        "stay in quarantine, and later batches are blocked as before. The ledger records who decided it, and why.",
+        "Lets the next run publish a batch that has more bad records than the contract tolerates. These "
+        "stay quarantined, and later batches are blocked as before. The ledger records who decided it, and why.",
         table=TABLE,
         options=options,
     ) as publish_blocked_dag:

@@ -48,7 +48,7 @@ def keep_picture(page: Page, name: str, *, whole: bool = False) -> None:
 
 
 def in_airflow(page: Page, url: str) -> FrameLocator:
-    page.goto(f"{url}/plugin/sluice-tables")
+    page.goto(f"{url}/plugin/sluice")
     frame = page.frame_locator("iframe")
     expect(frame.locator("table.tables tbody a").first).to_be_visible()
     return frame
@@ -70,7 +70,7 @@ def test_an_operator_finds_the_blocked_table_and_what_to_do(stack):
         broken: list[str] = []
         page.on("pageerror", lambda error: broken.append(str(error)))
         page.goto(url)
-        page.get_by_role("link", name="Tables").click()  # from Airflow's own navigation
+        page.get_by_role("link", name="Sluice").click()  # from Airflow's own navigation
         frame = in_airflow(page, url)
         first = frame.locator("table.tables tbody tr").first
         expect(first.locator(".badge")).to_have_text("blocked")
@@ -262,7 +262,7 @@ def answer(text: str, route: Route) -> None:
 def first(**values: object) -> str:
     """The page of all tables that has none."""
     common = {"base": "/sluice", "airflow": "", "refresh": 0, "here": "tables", "rows": [], "total": 0, "q": ""}
-    empty = {"state": "", "states": [], "reading": False, "unread": False, "errors": [], "read_at": None}
+    empty = {"dag": "", "state": "", "states": [], "reading": False, "unread": False, "errors": [], "read_at": None}
     return render.render_page(
         "tables.html", **{**common, **empty, "overall": StatusSummary.from_verdicts([]), **values}
     )
@@ -370,7 +370,7 @@ def test_the_stale_table_whose_dag_is_paused_its_quarantined_record_and_all_is_g
         link = frame.get_by_role("link", name="killed.orders", exact=True)
         row = frame.locator("table.tables tbody tr", has=link)
         expect(row.locator(".badge")).to_have_text("stale")
-        expect(row).to_contain_text("Unpause DAG ingest_killed.")
+        expect(row).to_contain_text("DAG ingest_killed is paused: unpause it.")
         frame.get_by_label("State").select_option("stale")
         expect(frame.locator("table.tables tbody tr")).to_have_count(1)
         expect(row.locator("td").nth(1)).to_contain_text("(target 1s)")  # and both clocks, not on hover alone

@@ -892,6 +892,34 @@ print(json.dumps([[*which, *what] for which, what in told.items()]))
 """
 
 
+IDLE = f"""
+import json, types
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag(dag_folder={str(DAGS)!r}, bundle_name="dags")
+from sluice.maintain import assess
+pushed = []
+ti = types.SimpleNamespace(xcom_push=lambda _, value: pushed.append(value))
+task = bag.dags["maintain_rewrite_data_files"].get_task("assess").python_callable
+told = []
+for steps, error in ((), ""), (("binpack",), ""), ((), "it is damaged"):
+    need = types.SimpleNamespace(table="shop.a", steps=steps, reason="small", error=error)
+    assess.assess_tables = lambda *_, **__: [need]
+    told.append(task("rewrite_data_files", params=dict(tables=[]), ti=ti, run_id="r"))
+print(json.dumps([told, [each["table"] for (each,) in pushed]]))
+"""
+
+
+def test_maintenance_with_nothing_to_do_is_skipped_as_a_whole(contracts, airflow_env, tmp_path):
+    (contracts / "shop.a.yaml").write_text(
+        "table: shop.a\ntopic: shop.a\ngroup: shop\nowner: me\ncolumns: [{name: id, type: long}]\n"
+    )
+    lake = {"TYPE": "sql", "URI": f"sqlite:///{tmp_path}/lake.db", "WAREHOUSE": f"file://{tmp_path}"}
+    env = {**airflow_env, **{f"PYICEBERG_CATALOG__LAKE__{name}": value for name, value in lake.items()}}
+    told, pushed = run_in_airflow(IDLE, {**env, "SLUICE_CONTRACTS": str(contracts)})
+    assert told == [[], ["effects", "spark_shop"], ["effects"]]
+    assert pushed == ["shop.a"] * 3
+
+
 def test_what_does_not_answer_is_named_by_every_task_with_the_way_out(contracts, airflow_env, tmp_path):
     (contracts / "shop.a.yaml").write_text(
         "table: shop.a\ntopic: shop.a\ngroup: shop\nowner: me\ncolumns: [{name: id, type: long}]\n"
@@ -899,7 +927,7 @@ def test_what_does_not_answer_is_named_by_every_task_with_the_way_out(contracts,
     env = {**airflow_env, "SLUICE_CONTRACTS": str(contracts), "AIRFLOW_CONN_SLUICE_REGISTRY": ""}
     away = {"PYICEBERG_CATALOG__LAKE__TYPE": "rest", "PYICEBERG_CATALOG__LAKE__URI": "http://127.0.0.1:9/"}
     told = run_in_airflow(AWAY, {**env, **away})
-    assert len(told) == 12
+    assert len(told) == 13
     for *which, kind, text in told:
         # Airflow tries it again, where the task has tries left.
         assert kind == "CatalogUnavailableError", (which, text)

@@ -58,7 +58,7 @@ def test_the_first_blocked_batch_is_decided_and_no_other(catalog: Catalog, contr
     for seq in (3, 2, 1):  # 1 is published since
         block(catalog, seq)
     (found,) = publish_blocked.find_blocked(NAME, contracts, catalog)
-    assert str(found) == "shop.orders batch 2 of orders: 3 of 5 records stay in quarantine"
+    assert str(found) == "shop.orders batch 2 of orders: 3 of 5 records stay quarantined"
     publish_blocked.publish_blocked([found], catalog, ANN)
     ledger = Ledger(catalog)
     assert tolerated_numbers(ledger, NAME, [batch(2), batch(3)]) == {2}

@@ -81,6 +81,8 @@ def late(**changes: Any) -> TableStatus:
         (table(schema="a change waits"), "review", Tone.WARN),
         (table(expectations=ExpectationsSummary("t", 3, NOW, 1, 0, ["warn: 3 of 5 rows fail"])), "doubtful", Tone.WARN),
         (table(slices=[SliceStatus("t", -1, "blocked", {}, NOW, "r", "no", None)]), "backfill refused", Tone.WARN),
+        (table(paused=True), "paused", Tone.WARN),  # never green
+        (late(paused=True), "late", Tone.BAD),
         (late(), "late", Tone.BAD),
         (late(last_error=error("blocked", is_open=False)), "late", Tone.BAD),
         (late(last_error=error()), "failed", Tone.BAD),
@@ -104,6 +106,13 @@ def test_late_says_what_made_it_late() -> None:
     topics = [TopicStatus("t", lag_records=7, lag_seconds=2.0, late={1: 7}), TopicStatus("u", lag_records=0, late={})]
     why = verdicts.worst_verdict(replace(late(), topics=topics, freshness_now_seconds=2.0)).why
     assert why == "7 unread offsets are older than the freshness target of 15m."
+    paused, waits, else_ = (
+        verdicts.worst_verdict(late(**cause)).todo
+        for cause in ({"paused": True, "waits_for_pool": "p"}, {"waits_for_pool": "p"}, {})
+    )
+    assert paused == "DAG ingest_g is paused: unpause it."
+    assert waits.startswith("A run of DAG ingest_g waits for a slot of pool p:")
+    assert else_ == "Check that DAG ingest_g runs, and how long its batches take."
 
 
 def test_while_nobody_answers_a_table_shows_what_was_known_and_as_of_when() -> None:
@@ -478,6 +487,7 @@ def page(template: str, **values: Any) -> str:
             "details": {},
             "review": None,
             "runs": (),
+            "dag": "",
             "operations": table_operations(template, values),
             "readable": {"ingest_g", f"ingest_{HOSTILE}", *OPERATOR_DAGS},
             **values,

@@ -179,6 +179,20 @@ with create_session() as session:
             max_consecutive_failed_dag_runs=0, has_task_concurrency_limits=False, timetable_type="",
         ))
 answers["paused"] = reading.read_paused(["maintain_a", "maintain_b", "maintain_gone", "maintain_none"])
+with create_session() as session:
+    for pool, slots in (("narrow", 1), ("wide", 5)):
+        session.add(reading.Pool(pool=pool, slots=slots, include_deferred=False))
+    for n, (pool, state) in enumerate((
+        ("narrow", "running"), ("narrow", "scheduled"), ("wide", "scheduled"), ("gone", "scheduled"),
+    )):
+        session.execute(DagRun.__table__.insert().values(
+            dag_id=f"ingest_p{{n}}", run_id="p", state="running", run_type="manual", run_after=now,
+        ))
+        session.execute(TaskInstance.__table__.insert().values(
+            id=uuid4(), dag_id=f"ingest_p{{n}}", run_id="p", task_id="spark", map_index=-1, state=state, pool=pool,
+            try_number=1, pool_slots=1,
+        ))
+answers["full pools"] = reading.read_full_pools([f"ingest_p{{n}}" for n in range(4)])
 tables = {{t.table: t for t in known}}
 
 
@@ -285,6 +299,10 @@ def test_a_pool_that_airflow_does_not_have_is_an_error_of_its_groups(answers: di
 def test_a_dag_is_paused_or_not_or_airflow_does_not_know(answers: dict[str, Any]) -> None:
     assert answers["paused"] == {"maintain_a": True, "maintain_b": False}
     assert answers["paused away"] == {}
+
+
+def test_a_run_that_waits_for_a_slot_is_known_by_its_pool(answers: dict[str, Any]) -> None:
+    assert answers["full pools"] == {"ingest_p1": "narrow"}
 
 
 def test_a_review_that_waits_is_found_by_its_table(answers: dict[str, Any]) -> None:

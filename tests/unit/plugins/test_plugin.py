@@ -290,7 +290,8 @@ def test_airflows_menu_leads_to_the_pages_below_a_path_of_its_own_too(below: tup
     path, menu = below[0], below[1]["menu"]
     of_run = f"{path}/sluice/quality?dag_id={{DAG_ID}}&run_id={{RUN_ID}}"
     pages = [f"{path}/sluice/{page}" for page in ("tables", "quality", "timeline")]
-    assert list(menu) == [*pages, of_run, f"{of_run}&task_id={{TASK_ID}}"]
+    of_dag = f"{path}/sluice/tables?dag_id={{DAG_ID}}"
+    assert list(menu) == [pages[0], of_dag, of_run, f"{of_run}&task_id={{TASK_ID}}"]
     for code, (airflow, *links) in menu.values():
         assert (code, airflow) == (200, path) and set(pages) <= set(links)
         assert all(link.startswith(f"{path}/sluice/") for link in links), links
