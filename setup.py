@@ -11,6 +11,6 @@ setup(
     packages=[*PACKAGES, "sluice_airflow.jobs"],
     package_dir={"": "plugins", "sluice": "include/sluice", "sluice_airflow.jobs": "jobs"},
     py_modules=["sluice_plugin"],
-    package_data={"": ["*.css", "*.html", "*.js", "*.json", "*.lock", "*.properties"]},
+    package_data={"": ["*.css", "*.html", "*.js", "*.json", "*.lock", "*.properties", "*.svg"]},
     exclude_package_data={"": ["ruff.toml"]},
 )

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import HTMLResponse, Response
@@ -19,8 +20,9 @@ from sluice_web.reading import Moment, Name, Readable, RunId, Search
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from sluice.pages.charts import Charts
     from sluice.pages.feed import Reading
-    from sluice.pages.history import History
+    from sluice.pages.history import History, TimelineWindow
     from sluice.status.events import Event
     from sluice.status.model import Status, TableStatus
 
@@ -152,6 +154,7 @@ def table_page(request: Request, readable: Readable, viewer: ViewerDep, name: st
     past = reading.feeds().histories.get_feed(name).get(wait=reading.FIRST_WAIT_S)
     runs = operations.list_runs(table, readable)
     review = operations.find_waiting_review(runs)
+    window = history.select_hours(past.value, DAY_H, past.value.events) if past.value else None
     rights = viewer.rights([ingest_dag(table.group)])
     return _page(
         request, "table.html", known, detail, past, here="tables", table=table,
@@ -159,7 +162,7 @@ def table_page(request: Request, readable: Readable, viewer: ViewerDep, name: st
         readiness=reading.list_readiness(detail.value, table, rights.start), max_groups=MAX_ERROR_GROUPS,
         max_gaps=MAX_GAPS, reports=reading.has_reports(detail), readable=readable,
         operations=TableOperations(table, rights, review),
-        window=history.select_hours(past.value, DAY_H, past.value.events) if past.value else None,
+        window=window, charts=_charts(request, name, window, table.freshness_promised_seconds, DAY_H),
     )  # fmt: skip
 
 
@@ -246,6 +249,23 @@ def quality_page(
     )  # fmt: skip
 
 
+def _charts(
+    request: Request, name: str, window: TimelineWindow | None, target: float | None, hours: int
+) -> Charts | None:
+    """The charts of a table's batches; None without a batch."""
+    from sluice.pages import charts
+
+    if not window or not window.batches:
+        return None
+    base = request.scope.get("root_path", "").rstrip("/")
+
+    def link(batch: Event) -> str:
+        at = quote(batch.at.isoformat(), safe="")
+        return f"{base}/tables/{quote(name or batch.table or '', safe='')}/timeline?hours={hours}&at={at}#then"
+
+    return charts.make_charts(window.batches, (window.start, window.end), target, link)
+
+
 class TimelineReadings(NamedTuple):
     """What a timeline shows: the status, the events of the ledger and tables, and Airflow's failed runs."""
 
@@ -269,6 +289,7 @@ def _timeline(
     window = history.select_hours(merged, hours, redact_events(select_events(merged), hidden)) if merged else None
     tables = status.tables if status else ()
     groups = {name: t.group for t in tables for name in (t.table, *(topic.topic for topic in t.topics))}
+    values["charts"] = _charts(request, values["name"], window, values["target"], hours)
     values |= {"hours": hours, "window": window, "groups": groups, "readable": readable, "shown": EVENTS_SHOWN}
     return _page(
         request, "timeline.html", *readings, here="timeline", choices=history.HOUR_CHOICES,

@@ -25,6 +25,9 @@ _STATIC = {
     "sluice.css": "text/css",
     "sluice.js": "text/javascript",
     "operations.js": "text/javascript",
+    "charts.js": "text/javascript",
+    "uplot.js": "text/javascript",
+    "uplot.css": "text/css",
     "sluice.svg": "image/svg+xml",
 }
 MAX_PARTITIONS = 50  # shown per line: a page may have thousands of tables or batches

@@ -75,7 +75,7 @@ def page(found: detail.TableDetail, **changes: Any) -> str:
     return render.render_page(
         "table.html", base="/sluice", airflow="", refresh=30, reading=False, unread=False, read_at=None, here="tables",
         errors=[], readiness=found.readiness, window=None, max_groups=9, max_gaps=9, table=table, detail=found,
-        verdicts=list(verdicts.list_verdicts(table)), reports=False, readable=(), review=None, runs=(),
+        verdicts=list(verdicts.list_verdicts(table)), reports=False, readable=(), review=None, runs=(), charts=None,
         operations=TableOperations(table, Rights()),
     )  # fmt: skip
 
@@ -275,7 +275,7 @@ def timeline_page(found: history.History) -> str:
         errors=[], window=history.select_hours(found, 24, found.events), hours=24,
         choices=history.HOUR_CHOICES, ledger=True,
         missing=found.unread, shown=9, groups={NAME: "g", "t": "g"}, too_many=False, name=NAME, at="", asked=None,
-        as_of=None, error=found.trouble, target=None, readable=(),
+        as_of=None, error=found.trouble, target=None, readable=(), charts=None,
     )  # fmt: skip
 
 

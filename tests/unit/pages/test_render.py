@@ -22,7 +22,7 @@ from sluice.errors import BlockedError, CatalogUnavailableError, ExpectationsFai
 from sluice.ledger import quality_table
 from sluice.ledger.error_causes import error_columns
 from sluice.offsets import OffsetRange
-from sluice.pages import detail, feed, history, last_known, quality_overview, render, trends
+from sluice.pages import charts, detail, feed, history, last_known, quality_overview, render, trends
 from sluice.pages.feed import Feed
 from sluice.pages.operations import Rights, TableOperations
 from sluice.pages.quality_overview import TableQuality
@@ -487,6 +487,7 @@ def page(template: str, **values: Any) -> str:
             "details": {},
             "review": None,
             "runs": (),
+            "charts": None,
             "dag": "",
             "operations": table_operations(template, values),
             "readable": {"ingest_g", f"ingest_{HOSTILE}", *OPERATOR_DAGS},
@@ -782,17 +783,44 @@ def test_how_long_kafka_keeps_what_is_unread(kept: Any, lag: int | None, staged:
     assert cells[5].strip() == says
 
 
+def link_of(batch: Event) -> str:
+    return f"/sluice/tables/db.t/timeline?at={batch.at.isoformat()}"
+
+
 def test_a_tables_page_draws_its_last_day() -> None:
     each = table(freshness_promised_seconds=900.0)
-    past = [Event(NOW, Lane.PUBLISHED, "published", "db.t", seconds=2.5, records=9, unread=30, delay=1000.0)]
+    past = [
+        Event(NOW, Lane.PUBLISHED, "published", "db.t", seconds=2.5, records=9, unread=30, delay=1000.0),
+        Event(NOW - timedelta(hours=1), Lane.PUBLISHED, "published", "db.t", seconds=1.5, records=7, rejected=2),
+    ]
     window = history.select_hours(history.History(NOW, past), 24, past)
-    found = seen("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None, window=window)
-    assert "2026-11-22 06:00:00 UTC, db.t: Records per batch: 9 (published)" in found.text
-    charts = [a["aria-label"] or "" for tag, a in found.elements if a.get("class") == "chart"]
-    assert [label.partition(",")[0] for label in charts] == [
-        "Records per batch", "Time to publish", "Consumer lag before batch", "Age of the oldest record",
+    made = charts.make_charts(window.batches, (window.start, window.end), 900.0, link_of)
+    values: dict[str, Any] = {"table": each, "verdicts": list(verdicts.list_verdicts(each)), "detail": None}
+    found = seen("table.html", **values, window=window, charts=made)
+    (box,) = [a for _, a in found.elements if "data-charts" in a]
+    drawn = json.loads(box["data-charts"] or "")
+    assert drawn["times"] == [NOW.timestamp() - 3600, NOW.timestamp()]  # the oldest first
+    assert (drawn["end"] - drawn["start"], drawn["links"][1]) == (24 * 3600, link_of(past[0]))
+    assert [(c["title"], c["unit"], c["limit"]) for c in drawn["charts"]] == [
+        ("Freshness", "seconds", 900.0), ("Records per batch", "count", None),
+        ("Consumer lag before the batch", "count", None), ("Duration of a publish", "seconds", None),
     ]  # fmt: skip
-    assert [a["class"] for tag, a in found.elements if tag == "rect" and a.get("width") == "4"][-1] == "bad"  # late
+    published, quarantined = drawn["charts"][1]["series"]
+    assert (published["values"], quarantined["values"], quarantined["stacked"]) == ([5, 9], [2, 0], True)
+    labels = [a["aria-label"] for _, a in found.elements if a.get("class") == "plot"]
+    assert labels[0] == "Freshness: age of the oldest record up to 1,000 s, last 1,000 s; target 900 s"
+    assert labels[1] == "Records per batch: published up to 9, last 9; quarantined up to 2, last 0"
+    scripts = [a["src"] for tag, a in found.elements if tag == "script"]
+    assert scripts[-2:] == ["/sluice/static/uplot.js", "/sluice/static/charts.js"]
+    assert "charts" not in page("table.html", **values, window=window)  # nor the library where nothing is drawn
+
+
+def test_a_chart_without_a_value_is_left_out_and_a_commit_is_part_of_a_duration() -> None:
+    batch = Event(NOW, Lane.PUBLISHED, "published", "db.t", seconds=2.5, commit_seconds=0.5)
+    (only,) = charts.make_charts([batch], (NOW, NOW), None, link_of).charts
+    assert [(each.label, each.values, each.stacked) for each in only.series] == [
+        ("without commit", [2.0], False), ("commit", [0.5], True),
+    ]  # fmt: skip
 
 
 def test_a_timeline_draws_each_event_at_its_time_and_links_to_its_moment() -> None:

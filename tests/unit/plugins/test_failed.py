@@ -430,7 +430,7 @@ def page(name: str, known: History, *, ledger: bool = False, **values: Any) -> s
         here="timeline", errors=["The catalog did not answer."], window=history.select_hours(known, 24, known.events),
         hours=24, choices=history.HOUR_CHOICES, ledger=ledger, shown=9, groups={}, too_many=False, name=name,
         target=None,
-        at="", asked=None, as_of=None, error=None, missing=(), **{"readable": {"ingest_g"}, **values},
+        at="", asked=None, charts=None, as_of=None, error=None, missing=(), **{"readable": {"ingest_g"}, **values},
     )  # fmt: skip
 
 

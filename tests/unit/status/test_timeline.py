@@ -143,7 +143,7 @@ def test_a_click_on_a_snapshot_shows_the_moment_from_which_readers_saw_it(
         "table.html", base="/sluice", airflow="", refresh=30, reading=False, unread=False, read_at=seen, here="tables",
         errors=[], readiness=(), window=None, max_groups=9, max_gaps=9, table=status(NAME), detail=found,
         verdicts=list(verdicts.list_verdicts(status(NAME))), reports=False, readable=(), runs=(), review=None,
-        operations=TableOperations(status(NAME), Rights()),
+        charts=None, operations=TableOperations(status(NAME), Rights()),
     )  # fmt: skip
     link = f"/sluice/tables/{NAME}/timeline?at={quote(seen.isoformat())}#then"
     assert re.findall(rf'<a href="(.*?)" title="The table at that time"><code>{head}<', html) == [link] * 2

@@ -12,6 +12,7 @@
   // Airflow keeps the zone that its user chose as JSON under this key; without one, both show the browser's.
   const ZONE = "timezone";
   const chosenZone = () => { try { return JSON.parse(localStorage.getItem(ZONE)) ?? undefined; } catch { return undefined; } };
+  window.sluiceZone = chosenZone;
   const PARTS = { year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short" };
   const clock = (() => {
     try { return new Intl.DateTimeFormat(undefined, { ...PARTS, timeZone: chosenZone() }); }
@@ -30,6 +31,7 @@
     for (const title of document.querySelectorAll("svg title")) title.textContent = zoned(title.textContent);
     for (const each of document.querySelectorAll("[title]:not(time)")) each.title = zoned(each.title);
     for (const link of document.querySelectorAll("a[data-airflow-path]")) link.href = root.dataset.airflow + link.dataset.airflowPath;
+    document.dispatchEvent(new Event("sluice:page"));
     sized.disconnect();
     for (const box of document.querySelectorAll(".wide")) sized.observe(box);
   };

@@ -1,0 +1,89 @@
+// Draws the charts of a table's batches with uPlot: one time axis, one cursor; a drag zooms, a click opens a batch.
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const HEIGHT = 150, DAY_S = 86400;
+  let zoom = null, drawn = [], count = 0;
+
+  const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
+  const TONES = { good: "done", bad: "failed", calm: "staged" };
+  const number = (value, unit) => {
+    if (value == null) return "-";
+    if (unit !== "seconds") return value.toLocaleString(undefined, { maximumFractionDigits: 0 });
+    if (value < 1) return `${Math.round(value * 1000)} ms`;
+    if (value < 120) return `${Number(value.toPrecision(3))} s`;
+    return value < 7200 ? `${Math.round(value / 60)} min` : `${Number((value / 3600).toPrecision(3))} h`;
+  };
+  const zone = window.sluiceZone();
+  const format = (options) => {
+    try { return new Intl.DateTimeFormat(undefined, { ...options, hourCycle: "h23", timeZone: zone }); }
+    catch { return new Intl.DateTimeFormat(undefined, { ...options, hourCycle: "h23" }); }
+  };
+  const hours = format({ hour: "2-digit", minute: "2-digit" });
+  const days = format({ month: "short", day: "numeric" });
+  const exact = format({ month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  const inZone = (seconds) => { try { return uPlot.tzDate(new Date(seconds * 1000), zone); } catch { return new Date(seconds * 1000); } };
+
+  const draw = (place, data, chart, sync) => {
+    const shown = chart.series.map((each) => each.values);
+    // A stacked series is drawn from zero to the sum, beneath the one that it stands on.
+    const sums = shown.map((values, n) => values.map((value, i) => (chart.series[n].stacked ? (shown[n - 1][i] ?? 0) + (value ?? 0) : value)));
+    const order = chart.series.map((_, n) => n).reverse();
+    const bars = uPlot.paths.bars({ size: [0.7, 14], align: 0 });
+    const line = { stroke: colour("faint"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1 }, font: "12px system-ui, sans-serif" };
+    const limit = chart.limit == null ? [] : [{ label: "target", stroke: colour("failed"), width: 1, dash: [4, 4], points: { show: false }, value: () => number(chart.limit, chart.unit) }];
+    const options = {
+      width: place.clientWidth, height: HEIGHT, tzDate: inZone,
+      cursor: { sync: { key: sync }, points: { show: false }, drag: { x: true, y: false } },
+      scales: { x: { time: true, min: zoom?.[0] ?? data.start, max: zoom?.[1] ?? data.end }, y: { range: (_, __, max) => [0, Math.max(max ?? 0, chart.limit ?? 0, chart.unit === "seconds" ? 0.001 : 1) * 1.08] } },
+      axes: [
+        { ...line, values: (_, splits, __, ___, step) => splits.map((at) => (step >= DAY_S ? days : hours).format(new Date(at * 1000))) },
+        { ...line, size: 72, values: (_, splits) => splits.map((value) => number(value, chart.unit)) },
+      ],
+      series: [
+        { value: (_, at) => (at == null ? "-" : exact.format(new Date(at * 1000))), label: "batch" },
+        ...order.map((n) => ({ label: chart.series[n].label, fill: colour(TONES[chart.series[n].tone]), paths: bars, points: { show: false }, value: (_, __, ___, i) => number(i == null ? null : shown[n][i], chart.unit) })),
+        ...limit,
+      ],
+      hooks: { setScale: [(plot, key) => { if (key === "x" && plot.status) zoomTo(plot, data); }] },
+    };
+    const rows = [data.times, ...order.map((n) => sums[n]), ...limit.map(() => data.times.map(() => chart.limit))];
+    const plot = new uPlot(options, rows, place);
+    plot.over.addEventListener("click", () => {
+      const at = plot.cursor.idx;
+      if (at != null && !plot.select.width) location.href = data.links[at];
+    });
+    return plot;
+  };
+  // All charts show the same time; a double click shows all of it again.
+  const zoomTo = (plot, data) => {
+    const { min, max } = plot.scales.x;
+    const whole = min === data.start && max === data.end;
+    if (zoom?.[0] === min && zoom?.[1] === max) return;
+    zoom = whole ? null : [min, max];
+    for (const other of drawn) if (other.plot !== plot) other.plot.setScale("x", { min, max });
+  };
+  const drawAll = () => {
+    drawn.forEach((each) => each.plot.destroy());
+    drawn = [];
+    sized.disconnect();
+    for (const box of document.querySelectorAll(".charts")) {
+      const data = JSON.parse(box.dataset.charts);
+      const sync = `sluice-${count++}`;
+      box.querySelectorAll(".plot").forEach((place, n) => {
+        place.replaceChildren();
+        drawn.push({ place, plot: draw(place, data, data.charts[n], sync) });
+        sized.observe(place);
+      });
+    }
+  };
+  const sized = new ResizeObserver((found) => {
+    for (const { target } of found) {
+      const plot = drawn.find((each) => each.place === target)?.plot;
+      if (plot && plot.width !== target.clientWidth) plot.setSize({ width: target.clientWidth, height: HEIGHT });
+    }
+  });
+  new MutationObserver(drawAll).observe(root, { attributes: true, attributeFilter: ["class"] });
+  document.addEventListener("sluice:page", drawAll);
+  drawAll();
+})();
