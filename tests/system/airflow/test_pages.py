@@ -25,6 +25,8 @@ def test_every_address_of_the_pages_asks_for_a_login_and_the_right_to_look(stack
     paths = [path for text in sources for path in re.findall(r'@(?:app|router)\.get\("([^"]+)"', text)]
     paths = [path.replace("/tables/{name}", "/tables/mixed.bad").replace("{name}", "sluice.css") for path in paths]
     assert len(paths) > 12
+    a_dry_run_is_for_those_who_may_trigger_the_dag(stack, next(path for path in paths if path.endswith("/dry-run")))
+    paths = [path for path in paths if not path.endswith("/dry-run")]
     refused = Ledger(stack.catalog).rows({"mixed.bad": 0}, (LedgerState.BLOCKED,))[-1]
     paths = [f"{path}?run_id={quote(refused.run_id or '')}" if path.endswith("/report") else path for path in paths]
     stack.wait_until(lambda: stack.ask("/api/tables").status_code == 200)
@@ -59,6 +61,18 @@ def test_every_address_of_the_pages_asks_for_a_login_and_the_right_to_look(stack
             line for line in stack.ask("/api/tables/mixed.bad/readiness", role).json() if line["subject"] == "Access"
         ]
         assert access["ready"] is True and words in access["evidence"], access
+
+
+def a_dry_run_is_for_those_who_may_trigger_the_dag(stack: AirflowStack, path: str) -> None:
+    assert requests.get(f"{stack.env['SLUICE_PAGES_URL']}/sluice{path}", timeout=30).status_code == 401
+    stack.wait_until(lambda: stack.ask("/api/tables").status_code == 200)
+    assert stack.ask(path).status_code == 403
+    query = f"{path}?dag=publish_blocked"
+    shown = stack.wait_until(lambda: (found := stack.ask(query, "op")).status_code == 200 and found.json())
+    (line,) = shown["lines"]
+    assert line.startswith("published by the next run: mixed.bad batch 1 of mixed.bad: 50 of 50 records"), shown
+    refused = stack.wait_until(lambda: (found := stack.ask(path, "op")).status_code == 200 and found.json())
+    assert refused["lines"] == [] and "mixed.bad" in refused["error"], refused  # nothing is published yet
 
 
 def test_the_pages_tell_where_every_table_stands(stack):
