@@ -7,12 +7,13 @@ In: a table, and what its viewer may do in Airflow. Out: an `Operation` per butt
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from sluice import dag_ids
+from sluice.status.verdicts import Tone
 
 if TYPE_CHECKING:
     from sluice.pages.detail import TableDetail
@@ -127,6 +128,20 @@ class TableOperations:
     def paused(self) -> bool:
         """Whether the DAG that ingests the table is paused."""
         return self._rights.paused.get(self._ingest, False)
+
+    def by_verdict(self, verdicts: Iterable[Verdict]) -> list[tuple[Verdict, list[Operation]]]:
+        """What is wrong with the table, each with its operations; one that may end several states stands once.
+
+        A state that needs nothing is left out beside others.
+        """
+        found: list[tuple[Verdict, list[Operation]]] = []
+        seen: set[str] = set()
+        for verdict in verdicts:
+            new = [each for each in self.for_verdict(verdict) if each.title not in seen]
+            seen.update(each.title for each in new)
+            if not found or verdict.tone < Tone.GOOD:
+                found.append((verdict, new))
+        return found
 
     def for_verdict(self, verdict: Verdict) -> list[Operation]:
         """The operations that may end a state of the table, the usual one first."""

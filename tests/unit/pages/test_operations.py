@@ -103,6 +103,16 @@ def test_each_state_has_the_button_that_may_end_it(word: str, labels: list[str])
         ]
 
 
+def test_an_operation_that_may_end_several_states_stands_once() -> None:
+    paused = Rights(*[lambda _: True] * 3, {"ingest_g": True})
+    each = table(freshness_kept=False, paused=True)
+    found = TableOperations(each, paused).by_verdict(verdicts.list_verdicts(each))
+    told = [(verdict.word, [operation.label for operation in buttons]) for verdict, buttons in found]
+    assert told == [("late", ["Unpause…"]), ("paused", [])]
+    well = TableOperations(table(), paused).by_verdict(verdicts.list_verdicts(table()))
+    assert [verdict.word for verdict, _ in well] == ["fresh"]
+
+
 def test_a_batch_that_an_expectation_blocked_is_not_published_by_a_button() -> None:
     verdict = verdicts.Verdict("blocked", verdicts.Tone.BAD, "why", by_expectation=True)
     assert [each.label for each in TableOperations(table(), EVERYTHING).for_verdict(verdict)] == ["Run again…"]

@@ -7,8 +7,10 @@
 
   const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
   const TONES = { good: "done", bad: "failed", calm: "staged" };
+  const STEPS_S = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, DAY_S, 7 * DAY_S];
   const number = (value, unit) => {
     if (value == null) return "-";
+    if (value === 0) return "0";
     if (unit !== "seconds") return value.toLocaleString(undefined, { maximumFractionDigits: 0 });
     if (value < 1) return `${Math.round(value * 1000)} ms`;
     if (value < 120) return `${Number(value.toPrecision(3))} s`;
@@ -27,7 +29,7 @@
   const draw = (place, data, chart, sync) => {
     const shown = chart.series.map((each) => each.values);
     // A stacked series is drawn from zero to the sum, beneath the one that it stands on.
-    const sums = shown.map((values, n) => values.map((value, i) => (chart.series[n].stacked ? (shown[n - 1][i] ?? 0) + (value ?? 0) : value)));
+    const sums = shown.map((values, n) => values.map((value, i) => (chart.series[n].stacked ? value && value + (shown[n - 1][i] ?? 0) : value) || null));
     const order = chart.series.map((_, n) => n).reverse();
     const bars = uPlot.paths.bars({ size: [0.7, 14], align: 0 });
     const line = { stroke: colour("faint"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1 }, font: "12px system-ui, sans-serif" };
@@ -38,7 +40,7 @@
       scales: { x: { time: true, min: zoom?.[0] ?? data.start, max: zoom?.[1] ?? data.end }, y: { range: (_, __, max) => [0, Math.max(max ?? 0, chart.limit ?? 0, chart.unit === "seconds" ? 0.001 : 1) * 1.08] } },
       axes: [
         { ...line, values: (_, splits, __, ___, step) => splits.map((at) => (step >= DAY_S ? days : hours).format(new Date(at * 1000))) },
-        { ...line, size: 72, values: (_, splits) => splits.map((value) => number(value, chart.unit)) },
+        { ...line, size: 72, incrs: chart.unit === "seconds" ? STEPS_S : undefined, values: (_, splits) => splits.map((value) => number(value, chart.unit)) },
       ],
       series: [
         { value: (_, at) => (at == null ? "-" : exact.format(new Date(at * 1000))), label: "batch" },
