@@ -30,7 +30,9 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 
 PAGES = {
     "tables": "/tables",
-    "table": "/tables/mixed.bad",
+    "table": "/tables/plain.orders",
+    "table-quarantine": "/tables/mixed.bad#rejected",
+    "table-offsets": "/tables/plain.orders#offsets",
     "timeline": "/timeline?hours=1",
     "table-timeline": "/tables/plain.orders/timeline?hours=1",
     "quality": "/quality",
@@ -76,7 +78,9 @@ def test_an_operator_finds_the_blocked_table_and_what_to_do(stack):
         expect(first.locator(".badge")).to_have_text("blocked")
         keep_picture(page, "in-airflow")
         frame.get_by_role("link", name="mixed.bad", exact=True).click()
+        frame.get_by_role("link", name="Quarantined records").click()  # a link to a part shows its tab
         expect(frame.locator("#rejected")).to_be_visible()
+        expect(frame.locator("#day")).to_be_hidden()
         rejected = frame.locator("section[aria-labelledby=rejected]")
         expect(rejected).to_contain_text("misfit")
         expect(rejected).to_contain_text("need no replay")  # the next run publishes them
@@ -194,7 +198,7 @@ def test_axe_finds_nothing_serious_and_nothing_sticks_out(stack, scheme):
         for name, path in PAGES.items():
             for width in (1280, 375):
                 page.set_viewport_size({"width": width, "height": 900})
-                page.goto(url + quote(path, safe="/?=&"))
+                page.goto(url + quote(path, safe="/?=&#"))
                 expect(page.get_by_role("status").filter(has_text="Reading ")).to_have_count(0)
                 fits(page, name, width, scheme)
                 # By keyboard: the first thing that Tab reaches is seen to be reached.
@@ -228,7 +232,7 @@ def test_what_a_page_says_that_has_nothing_to_show(stack):
         with a_table_that_never_ran():
             says("empty-search", "/tables?q=nothing-of-this-name", "No table matches")
             says("empty-quality", f"/quality?run_id={empty}", "No results of this run")
-            says("empty-table", "/tables/never.ran", "No batch was published yet")
+            says("empty-table", "/tables/never.ran#batches", "No batch was published yet")
             says("empty-timeline", "/tables/never.ran/timeline?hours=1", "No events in the last 1 h")
         with catalog_away(database):
             says("unread-table", "/tables/reviewed.orders", "The table's history could not be read")
@@ -295,6 +299,26 @@ def filled_in_again(page: Page) -> None:
     form = page.get_by_role("dialog")
     expect(form.locator("#element_table")).to_have_value("killed.orders")
     expect(form.locator("#element_why")).to_have_value("the id is in another field")
+
+
+def test_a_click_on_a_chart_opens_the_table_at_that_batch(stack):
+    url = f"{stack.env['SLUICE_PAGES_URL']}/sluice/tables/plain.orders"
+    with logged_in(stack.env) as browser:
+        page = browser.new_page()
+        broken: list[str] = []
+        page.on("pageerror", lambda error: broken.append(str(error)))
+        page.goto(url)
+        expect(page.locator(".plot canvas")).to_have_count(page.locator("figure").count())
+        plot = page.locator(".plot .u-over").first
+        box = plot.bounding_box()
+        assert box is not None and page.locator("figure").count() > 1
+        page.mouse.move(box["x"] + box["width"] - 1, box["y"] + 20)
+        expect(page.locator(".u-legend").first).not_to_contain_text("batch: -")  # the batch under the cursor
+        page.mouse.down()
+        page.mouse.up()
+        page.wait_for_url(f"{url}/timeline?hours=24&at=**")
+        expect(page.locator("#then")).to_contain_text("State as of")
+        assert not broken
 
 
 def dialog_of(frame: FrameLocator, button: str, shows: str) -> Locator:
@@ -382,6 +406,7 @@ def test_the_stale_table_whose_dag_is_paused_its_quarantined_record_and_all_is_g
         expect(frame.locator("main")).to_contain_text("1 unread offset is older than the freshness target of 1s")
         rejected = frame.locator("section[aria-labelledby=rejected]")
         expect(rejected).to_contain_text("missing or invalid value (misfit) in id: 1")
+        frame.locator(".tabs").get_by_role("link", name="Quarantine").click()
         # Two clicks and a reason.
         dialog = dialog_of(frame, "Replay all…", "killed.orders from killed.orders (quarantine)")
         dialog.get_by_role("button", name="Replay", exact=True).click()

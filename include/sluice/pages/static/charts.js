@@ -72,6 +72,7 @@
     for (const box of document.querySelectorAll(".charts")) {
       const data = JSON.parse(box.dataset.charts);
       const sync = `sluice-${count++}`;
+      if (!box.checkVisibility()) continue; // in another tab
       box.querySelectorAll(".plot").forEach((place, n) => {
         place.replaceChildren();
         drawn.push({ place, plot: draw(place, data, data.charts[n], sync) });

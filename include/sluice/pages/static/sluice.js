@@ -26,12 +26,28 @@
   // Only boxes that scroll sideways are tab stops.
   const scrolled = (box) => { box.tabIndex = box.scrollWidth > box.clientWidth ? 0 : -1; };
   const sized = new ResizeObserver((found) => found.forEach((each) => scrolled(each.target)));
+  // A table's page shows one part of it: that of the address, which a link anywhere may name.
+  const showTab = () => {
+    const tabs = [...document.querySelectorAll(".tabs a")];
+    if (!tabs.length) return;
+    const asked = location.hash.length > 1 ? document.getElementById(location.hash.slice(1)) : null;
+    const chosen = asked?.closest("[data-tab]")?.dataset.tab ?? "overview";
+    for (const part of document.querySelectorAll("[data-tab]")) part.hidden = part.dataset.tab !== chosen;
+    for (const tab of tabs) {
+      const part = document.getElementById(tab.hash.slice(1))?.closest("[data-tab]")?.dataset.tab ?? tab.hash.slice(1);
+      if (part === chosen) tab.setAttribute("aria-current", "true");
+      else tab.removeAttribute("aria-current");
+    }
+    document.dispatchEvent(new Event("sluice:page"));
+  };
+  addEventListener("hashchange", showTab);
   const enhance = () => {
     for (const time of document.querySelectorAll("time")) time.textContent = clock.format(new Date(time.dateTime));
     for (const title of document.querySelectorAll("svg title")) title.textContent = zoned(title.textContent);
     for (const each of document.querySelectorAll("[title]:not(time)")) each.title = zoned(each.title);
     for (const link of document.querySelectorAll("a[data-airflow-path]")) link.href = root.dataset.airflow + link.dataset.airflowPath;
-    document.dispatchEvent(new Event("sluice:page"));
+    if (document.querySelector(".tabs")) showTab();
+    else document.dispatchEvent(new Event("sluice:page"));
     sized.disconnect();
     for (const box of document.querySelectorAll(".wide")) sized.observe(box);
   };
