@@ -138,7 +138,7 @@ def api_dry_run(
 
     status = reading.require_status(readable, reading.answer_deadline())
     reading.require_table(status, name)
-    if dag not in OPERATOR_DAGS or not viewer.may_start(dag):
+    if dag not in OPERATOR_DAGS or not viewer.may_look(dag):
         raise HTTPException(403, f"You may not trigger DAG {dag}.")
     try:
         given = json.loads(form)

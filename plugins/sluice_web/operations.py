@@ -14,7 +14,7 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
 from fastapi import Depends
-from sqlalchemy import or_, select
+from sqlalchemy import case, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from sluice.dag_ids import MAINTENANCE_DAGS, OPERATOR_DAGS, REVIEW_SCHEMA
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ENDED_SHOWN = timedelta(days=1)
 MAX_RUNS_SHOWN = 10
-MAX_RUNS_READ = 500  # newest runs of all operator DAGs, of which those of one table are shown
+MAX_RUNS_READ = 500  # of all tables, of which those of one are shown
 GOING_ON = (DagRunState.QUEUED, DagRunState.RUNNING)
 
 
@@ -53,6 +53,10 @@ class Viewer:
         return get_auth_manager().is_authorized_dag(
             method="PUT", access_entity=DagAccessEntity.HITL_DETAIL, details=_dag_details(dag), user=self._user
         )
+
+    def may_look(self, dag: str) -> bool:
+        """Whether the user may see what a run of an operator's DAG would do."""
+        return self.may_start(dag) or (dag == REVIEW_SCHEMA and self.may_answer(dag))
 
     def rights(self, dags: Iterable[str]) -> Rights:
         """The user's rights, and which of these DAGs and the operator's DAGs are paused."""
@@ -112,7 +116,7 @@ class OperatorRun:
 
 
 def list_runs(table: TableStatus, readable: set[str]) -> Sequence[OperatorRun]:
-    """The newest runs about a table that have not ended, or ended within a day; none if Airflow can't say.
+    """The runs about a table that have not ended, then those that ended within a day; none if Airflow can't say.
 
     Runs of maintenance count only if somebody named the table.
     """
@@ -127,7 +131,7 @@ def list_runs(table: TableStatus, readable: set[str]) -> Sequence[OperatorRun]:
             DagRun.dag_id.in_({*OPERATOR_DAGS, *MAINTENANCE_DAGS} & readable),
             or_(DagRun.state.in_(GOING_ON), recent),
         )
-        .order_by(DagRun.id.desc())
+        .order_by(case((DagRun.state.in_(GOING_ON), 0), else_=1), DagRun.id.desc())
         .limit(MAX_RUNS_READ)
     )
     try:

@@ -313,10 +313,10 @@ def test_the_runs_of_a_table_are_shown_until_a_day_after_their_end(answers: dict
     rollbacks = [["good", "success", True], ["r of a.t", "failed", True]]
     assert answers["runs"] == {
         "a.t": [
-            ["m of c.t", "failed", False], ["w newest", "queued", False], ["w older", "running", False],
+            ["w newest", "queued", False], ["w older", "running", False], ["m of c.t", "failed", False],
             ["g of topic", "failed", True], *rollbacks, ["b of a.t", "failed", True],
         ],
-        "a.v": [["m asked for", "failed", False], ["w of another dag", "running", True]],
+        "a.v": [["w of another dag", "running", True], ["m asked for", "failed", False]],
         "a.w": [],
         "hidden": rollbacks,  # from a viewer who may read this DAG alone
         "away": [],

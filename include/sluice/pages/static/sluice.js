@@ -18,6 +18,13 @@
     try { return new Intl.DateTimeFormat(undefined, { ...PARTS, timeZone: chosenZone() }); }
     catch { return new Intl.DateTimeFormat(undefined, PARTS); } // a zone that this browser does not have
   })();
+  const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
+  const sinceThen = new Intl.RelativeTimeFormat(undefined, { numeric: "auto", style: "short" });
+  const ago = (at) => {
+    const seconds = Math.max((Date.now() - at) / 1000, 0);
+    const [unit, length] = UNITS.find((each) => seconds >= each[1]) ?? UNITS.at(-1);
+    return sinceThen.format(-Math.floor(seconds / length), unit);
+  };
   addEventListener("storage", (event) => { if (event.key === ZONE) location.reload(); });
   const zoned = (text) => text.replace(/(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC/g, (utc, day, time) => {
     const at = new Date(`${day}T${time}Z`);
@@ -43,6 +50,7 @@
   addEventListener("hashchange", showTab);
   const enhance = () => {
     for (const time of document.querySelectorAll("time")) time.textContent = clock.format(new Date(time.dateTime));
+    for (const time of document.querySelectorAll(".ago time")) Object.assign(time, { title: time.textContent, textContent: ago(new Date(time.dateTime)) });
     for (const title of document.querySelectorAll("svg title")) title.textContent = zoned(title.textContent);
     for (const each of document.querySelectorAll("[title]:not(time)")) each.title = zoned(each.title);
     for (const link of document.querySelectorAll("a[data-airflow-path]")) link.href = root.dataset.airflow + link.dataset.airflowPath;
