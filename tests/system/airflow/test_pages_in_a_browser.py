@@ -201,7 +201,7 @@ def test_axe_finds_nothing_serious_and_nothing_sticks_out(stack, scheme):
                 page.goto(url + quote(path, safe="/?=&#"))
                 expect(page.get_by_role("status").filter(has_text="Reading ")).to_have_count(0)
                 fits(page, name, width, scheme)
-                # By keyboard: the first thing that Tab reaches is seen to be reached. In a part, Tab goes on from there.
+                # By keyboard: the first thing that Tab reaches is seen to be reached. In a part Tab goes on from it.
                 page.keyboard.press("Tab")
                 assert "#" in path or page.evaluate("document.activeElement !== document.body"), name
         # From its own address no script would run in it, nor would axe.
