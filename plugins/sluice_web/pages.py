@@ -113,7 +113,7 @@ ChosenTables = Annotated[TableFilter, Depends(_table_filter)]
 @router.get("/tables", response_class=HTMLResponse)
 def tables_page(request: Request, readable: Readable, viewer: ViewerDep, chosen: ChosenTables) -> HTMLResponse:
     """One row per table; tables that need attention come first."""
-    from sluice.pages.operations import TableOperations
+    from sluice.pages.table_operations import TableOperations
     from sluice.status import verdicts
 
     known = reading.read_status(readable)
@@ -139,7 +139,7 @@ def tables_page(request: Request, readable: Readable, viewer: ViewerDep, chosen:
 def table_page(request: Request, readable: Readable, viewer: ViewerDep, name: str) -> HTMLResponse:
     """One table: offsets, batches, expectations, quarantined records, contract versions, snapshots, maintenance."""
     from sluice.pages import history
-    from sluice.pages.operations import TableOperations
+    from sluice.pages.table_operations import TableOperations
     from sluice.status import verdicts
     from sluice.status.redact import redact_effect
 
@@ -214,7 +214,7 @@ def quality_page(
 ) -> HTMLResponse:  # fmt: skip
     """Expectations with their last results and quarantined records, of all tables or of one run."""
     from sluice.pages import quality_overview
-    from sluice.pages.operations import TableOperations
+    from sluice.pages.table_operations import TableOperations
 
     known = reading.read_status(readable)
     dags = readable if run.dag_id is None else readable & {run.dag_id}

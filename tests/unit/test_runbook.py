@@ -21,7 +21,7 @@ from sluice.contract.groups import AlertSettings, read_groups
 from sluice.embedded.home import REPOSITORY
 from sluice.errors import RetryableError
 from sluice.offsets import OffsetRange, encode_ranges
-from sluice.pages.operations import TableOperations
+from sluice.pages.table_operations import TableOperations
 from tests.support.airflow_process import isolated_airflow_env, run_in_airflow
 from tests.support.runbook import COMMANDS, SQL, TEXT, blocks
 from tests.unit.dags.test_dags import LOAD

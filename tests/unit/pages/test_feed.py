@@ -30,7 +30,8 @@ from sluice.ledger.ledger_rows import LedgerRow, LedgerState
 from sluice.ledger.offsets_table import Ledger
 from sluice.pages import detail, history, quality_overview, render, report
 from sluice.pages import trends as trends_of
-from sluice.pages.operations import Rights, TableOperations
+from sluice.pages.operations import Rights
+from sluice.pages.table_operations import TableOperations
 from sluice.status import status, timeline, verdicts
 from sluice.status.events import Lane, group_by_lane
 from sluice.status.model import TableStatus, TopicStatus

@@ -10,10 +10,11 @@ import pytest
 
 from sluice import dag_ids
 from sluice.ledger.slices import Origin
-from sluice.pages import operations
+from sluice.pages import table_operations
 from sluice.pages.detail import TableDetail
-from sluice.pages.operations import Operation, Rights, TableOperations
+from sluice.pages.operations import Operation, Rights
 from sluice.pages.quarantine_summary import ErrorGroup, QuarantineSummary
+from sluice.pages.table_operations import TableOperations
 from sluice.status import verdicts
 from sluice.status.model import TableStatus, TopicStatus
 
@@ -131,7 +132,7 @@ def test_records_are_replayed_topic_by_topic_from_where_they_are() -> None:
     assert (part.body["conf"]["source"], part.body["conf"]["ranges"]) == ("staging", {"1": [0, 2]})
     backfill = known.backfill()
     assert backfill is not None and backfill.fields[0].name == "topic"
-    assert set(operations.SOURCES) == set(Origin)
+    assert set(table_operations.SOURCES) == set(Origin)
 
 
 def test_what_comes_from_outside_stays_data() -> None:

@@ -24,9 +24,10 @@ from sluice.ledger.error_causes import error_columns
 from sluice.offsets import OffsetRange
 from sluice.pages import charts, detail, feed, history, last_known, quality_overview, render, trends
 from sluice.pages.feed import Feed
-from sluice.pages.operations import Rights, TableOperations
+from sluice.pages.operations import Rights
 from sluice.pages.quality_overview import TableQuality
 from sluice.pages.quarantine_summary import ErrorGroup, QuarantineSummary
+from sluice.pages.table_operations import TableOperations
 from sluice.pages.trends import Trend
 from sluice.plan.risk import RiskStatus
 from sluice.status import text, verdicts

@@ -30,7 +30,8 @@ from sluice.ledger.ledger_rows import SCHEMA, SPEC, LedgerRow, LedgerState
 from sluice.ledger.offsets_table import Ledger
 from sluice.offsets import OffsetRange
 from sluice.pages import detail, history, metrics, render
-from sluice.pages.operations import Rights, TableOperations
+from sluice.pages.operations import Rights
+from sluice.pages.table_operations import TableOperations
 from sluice.plan import retention_warnings
 from sluice.plan.risk import RiskStatus
 from sluice.status import sources, timeline, verdicts
