@@ -41,7 +41,7 @@ LIGHT = [
     "sluice.kafka.connections",
     "sluice.status.verdicts",
 ]
-LIGHT += [f"sluice.pages.{name}" for name in ("failed_runs", "feed", "render")]
+LIGHT += [f"sluice.pages.{name}" for name in ("failed_runs", "feed", "render", "table_operations")]
 
 
 class Import(NamedTuple):

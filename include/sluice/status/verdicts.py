@@ -17,8 +17,8 @@ from sluice.status.text import awaited_problems, counted, late_text, utc_text
 
 # The most urgent state first.
 URGENCY = (
-    *("blocked", "stopped", "failed", "late", "paused", "review", "doubtful", "at risk", "backfill refused"),
-    *("unknown", "new", "reading", "fresh"),
+    *("blocked", "stopped", "failed", "late", "review", "doubtful", "at risk", "backfill refused"),
+    *("paused", "unknown", "new", "reading", "fresh"),
 )
 
 
@@ -138,8 +138,6 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
     yield from (each for each in errors if each.word == "failed")
     if table.freshness_kept is False:
         yield Verdict("late", Tone.BAD, late_text(table), _next_step_of_late(table, dag))
-    if table.paused:
-        yield Verdict("paused", Tone.WARN, f"DAG {dag} is paused: no run starts.", "Unpause the DAG.")
     if table.schema:
         todo = f"Approve or reject the change in the DAG {dag_ids.REVIEW_SCHEMA}."
         yield Verdict("review", Tone.WARN, table.schema, todo)
@@ -147,6 +145,8 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
         yield Verdict("doubtful", Tone.WARN, each.failed[0], "See the page Data quality.", about=each.topic)
     yield from _risk_verdicts(table.risks)
     yield from _backfill_verdicts(table.slices)
+    if table.paused:
+        yield Verdict("paused", Tone.WARN, f"DAG {dag} is paused: no run starts.", "Unpause the DAG.")
     if table.unknown and (table.unasked or not table.problems):  # else the problems above are the answer
         todo = "See the error at the top of the page. The page retries automatically."
         last = f" Shown as of {utc_text(table.as_of)}." if table.as_of else ""

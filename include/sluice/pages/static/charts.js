@@ -36,7 +36,7 @@
     const limit = chart.limit == null ? [] : [{ label: "target", stroke: colour("failed"), width: 1, dash: [4, 4], points: { show: false }, value: () => number(chart.limit, chart.unit) }];
     const options = {
       width: place.clientWidth, height: HEIGHT, tzDate: inZone,
-      cursor: { sync: { key: sync }, points: { show: false }, drag: { x: true, y: false } },
+      cursor: { sync: { key: sync }, points: { show: false }, drag: { x: true, y: false, dist: 5 } },
       scales: { x: { time: true, min: zoom?.[0] ?? data.start, max: zoom?.[1] ?? data.end }, y: { range: (_, __, max) => [0, Math.max(max ?? 0, chart.limit ?? 0, chart.unit === "seconds" ? 0.001 : 1) * 1.08] } },
       axes: [
         { ...line, values: (_, splits, __, ___, step) => splits.map((at) => (step >= DAY_S ? days : hours).format(new Date(at * 1000))) },
@@ -51,9 +51,12 @@
     };
     const rows = [data.times, ...order.map((n) => sums[n]), ...limit.map(() => data.times.map(() => chart.limit))];
     const plot = new uPlot(options, rows, place);
-    plot.over.addEventListener("click", () => {
+    // uPlot keeps clicks for itself. What moves is a zoom.
+    let pressed = null;
+    plot.over.addEventListener("pointerdown", (event) => { pressed = event.clientX; });
+    plot.over.addEventListener("pointerup", (event) => {
       const at = plot.cursor.idx;
-      if (at != null && !plot.select.width) location.href = data.links[at];
+      if (at != null && pressed != null && Math.abs(event.clientX - pressed) < 5) location.href = data.links[at];
     });
     return plot;
   };
