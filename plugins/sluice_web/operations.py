@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -58,11 +58,11 @@ class Viewer:
         """Whether the user may see what a run of an operator's DAG would do."""
         return self.may_start(dag) or (dag == REVIEW_SCHEMA and self.may_answer(dag))
 
-    def rights(self, dags: Iterable[str]) -> Rights:
-        """The user's rights, and which of these DAGs and the operator's DAGs are paused."""
+    def rights(self) -> Rights:
+        """The user's rights, and which DAGs of operators and of maintenance are paused."""
         from sluice.pages.operations import Rights
 
-        paused = reading.read_paused([*OPERATOR_DAGS, *MAINTENANCE_DAGS, *dags])
+        paused = reading.read_paused([*OPERATOR_DAGS, *MAINTENANCE_DAGS])
         return Rights(cache(self.may_start), cache(self.may_edit), cache(self.may_answer), paused)
 
 

@@ -127,7 +127,7 @@ def tables_page(request: Request, readable: Readable, viewer: ViewerDep, chosen:
         if chosen.state in ("", verdict.label)
         and any(wanted in text.casefold() for text in (table.table, table.owner, *(t.topic for t in table.topics)))
     ]
-    rights = viewer.rights({ingest_dag(table.group) for table, _ in rows})
+    rights = viewer.rights()
     return _page(
         request, "tables.html", known, here="tables", rows=rows, total=len(judged), q=chosen.q, state=chosen.state,
         dag=chosen.dag, overall=overall, states=[(label, label, n) for label, _, n in overall.states],
@@ -155,7 +155,7 @@ def table_page(request: Request, readable: Readable, viewer: ViewerDep, name: st
     runs = operations.list_runs(table, readable)
     review = operations.find_waiting_review(runs)
     window = history.select_hours(past.value, DAY_H, past.value.events) if past.value else None
-    rights = viewer.rights([ingest_dag(table.group)])
+    rights = viewer.rights()
     return _page(
         request, "table.html", known, detail, past, here="tables", table=table,
         verdicts=list(verdicts.list_verdicts(table)), detail=detail.value, runs=runs, review=review,
@@ -237,7 +237,7 @@ def quality_page(
     details = {
         t.table: feeds.get_feed(t.table).get(wait=0.0) for t in [t for t in shown if t.quarantined][:MAX_QUARANTINES]
     }
-    rights = viewer.rights(())
+    rights = viewer.rights()
     return _page(
         request, "quality.html", known, found, here="quality", shown=shown, collapsed=collapsed, total=len(every),
         beside=list(details.values()), details={name: each.value for name, each in details.items()},

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, TypedDict
 
-from sluice.errors import SluiceError, printable, with_table
+from sluice.errors import ExpectationsFailedError, SluiceError, printable, with_table
 
 
 class Cause(StrEnum):
@@ -83,3 +83,7 @@ def _java_class_names(throwable: Any) -> Iterator[str]:
             throwable = throwable.getCause()
     except Exception:  # noqa: BLE001 - the JVM has ended
         return
+
+
+EXPECTATIONS_FAILED = exception_name(ExpectationsFailedError(""))
+"""The class of the error of a batch that an expectation refused."""

@@ -5,7 +5,7 @@ In: the ledger's `tolerated` rows. Out: batch numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sluice.batch import Batch
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState
@@ -14,11 +14,20 @@ from sluice.ledger.offsets_table import Ledger
 
 def tolerated_numbers(ledger: Ledger, table: str, batches: Sequence[Batch]) -> frozenset[int]:
     """The numbers of those batches of one topic that an operator tolerated for a table."""
-    first = batches[0]
-    rows = ledger.rows({first.topic: first.seq - 1}, (LedgerState.TOLERATED,))
-    # Of a topic that was created again, the same number is another batch.
-    theirs = (row for row in rows if (row.table, row.topic_id) == (table, first.topic_id))
-    return frozenset(row.batch_seq for row in theirs if row.batch_seq is not None)
+    known = read_tolerated(ledger, table, {batches[0].topic: batches[0].seq - 1})
+    return frozenset(each.seq for each in batches if (each.topic, each.topic_id, each.seq) in known)
+
+
+def read_tolerated(ledger: Ledger, table: str, after: Mapping[str, int]) -> set[tuple[str, str | None, int | None]]:
+    """Topic, topic id and number of each batch that an operator tolerated for a table.
+
+    Of a topic that was created again, the same number is another batch.
+
+    Args:
+        after: per topic, only batches above this number.
+    """
+    rows = ledger.rows(after, (LedgerState.TOLERATED,))
+    return {(row.topic, row.topic_id, row.batch_seq) for row in rows if row.table == table}
 
 
 def tolerated_row(batch: LedgerRow, *, who: str, why: str) -> LedgerRow:

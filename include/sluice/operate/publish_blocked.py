@@ -10,17 +10,14 @@ from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
 
-from sluice.batch import Batch
 from sluice.contract.folder import Contracts
-from sluice.errors import ExpectationsFailedError, RefusedError
+from sluice.errors import RefusedError
 from sluice.iceberg import cursor, table_names, tables
 from sluice.ledger import tolerated_batches
-from sluice.ledger.error_causes import error_columns
+from sluice.ledger.error_causes import EXPECTATIONS_FAILED
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState
 from sluice.ledger.offsets_table import Ledger
 from sluice.operate.operator_input import Decision
-
-_EXPECTATIONS_FAILED = error_columns(ExpectationsFailedError(""))["exception"]
 
 
 @dataclass(frozen=True)
@@ -55,14 +52,15 @@ def find_blocked(name: str, contracts: Contracts, catalog: Catalog) -> list[Bloc
             first[row.topic] = row
     if not first:
         raise RefusedError("No batch is blocked.", table=name, next_step="`sluice status` shows what else stops it.")
-    found = [each for each in first.values() if each.exception != _EXPECTATIONS_FAILED]
+    found = [each for each in first.values() if each.exception != EXPECTATIONS_FAILED]
     if not found:
         raise RefusedError(
             "An expectation of severity block failed.",
             table=name,
             next_step="Set its severity to warn or quarantine_rows in the contract; the next run publishes the batch.",
         )
-    waiting = [each for each in found if each.batch_seq not in _tolerated(ledger, name, each)]
+    tolerated = tolerated_batches.read_tolerated(ledger, name, after)
+    waiting = [each for each in found if (each.topic, each.topic_id, each.batch_seq) not in tolerated]
     if not waiting:
         raise RefusedError("It is decided already.", table=name, next_step="The next run publishes the batch.")
     return [BlockedBatch(each) for each in waiting]
@@ -78,8 +76,3 @@ def publish_blocked(found: list[BlockedBatch], catalog: Catalog, decision: Decis
         raise RefusedError("No reason is given.", next_step="Say why it is published: the ledger records it.")
     rows = [tolerated_batches.tolerated_row(each.row, who=decision.who, why=decision.why) for each in found]
     Ledger(catalog).append(rows, run_id=decision.run_id)
-
-
-def _tolerated(ledger: Ledger, table: str, row: LedgerRow) -> frozenset[int]:
-    batch = Batch(row.topic, row.topic_id or "", row.batch_seq or 0, {}, {})
-    return tolerated_batches.tolerated_numbers(ledger, table, [batch])

@@ -80,7 +80,7 @@ class Rights:
         start: whether the viewer may trigger the DAG.
         edit: whether the viewer may pause and unpause it.
         answer: whether the viewer may answer its tasks that wait for a person.
-        paused: whether the DAG is paused; without DAGs that Airflow does not know.
+        paused: whether the DAG of an operator or of maintenance is paused; without DAGs that Airflow does not know.
     """
 
     start: Callable[[str], bool] = _never

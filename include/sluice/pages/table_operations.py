@@ -44,11 +44,6 @@ class TableOperations:
         self._table, self._rights, self._review = table, rights, review
         self._name, self._ingest = table.table, dag_ids.ingest_dag(table.group)
 
-    @property
-    def paused(self) -> bool:
-        """Whether the DAG that ingests the table is paused."""
-        return self._rights.paused.get(self._ingest, False)
-
     def by_verdict(self, verdicts: Iterable[Verdict]) -> list[tuple[Verdict, list[Operation]]]:
         """What is wrong with the table, each with its operations; one that may end several states stands once.
 
@@ -80,7 +75,7 @@ class TableOperations:
 
     def unpause(self) -> Operation | None:
         """Unpause the DAG that ingests the table; None if it is not paused."""
-        if not self.paused or not self._rights.edit(self._ingest):
+        if not self._table.paused or not self._rights.edit(self._ingest):
             return None
         return Operation(
             self._name,
@@ -297,7 +292,8 @@ class TableOperations:
         dag, rights = asked.dag, self._rights
         if not rights.start(dag):
             return None
-        paused, may_unpause = rights.paused.get(dag, False), rights.edit(dag)
+        paused = self._table.paused if dag == self._ingest else rights.paused.get(dag, False)
+        may_unpause = rights.edit(dag)
         then = "it is unpaused first" if may_unpause else "the run waits until somebody unpauses it"
         # The default of these forms is a dry run.
         real = {"dry_run": False} if WHY in asked.fields else {}

@@ -9,7 +9,7 @@ from enum import IntEnum
 from itertools import islice
 
 from sluice import dag_ids
-from sluice.errors import ExpectationsFailedError
+from sluice.ledger.error_causes import EXPECTATIONS_FAILED
 from sluice.plan.risk import RiskKind, RiskStatus
 from sluice.status.model import LastError, TableStatus
 from sluice.status.open_work import SliceStatus
@@ -34,9 +34,6 @@ LABELS = {
 
 # Topics listed one by one: a broker that refuses all topics must not cause a flood of alerts.
 MAX_TOPICS_LISTED = 5
-
-_EXPECTATIONS_FAILED = f"{ExpectationsFailedError.__module__}.{ExpectationsFailedError.__qualname__}"
-"""The class as the ledger has it."""
 
 _AT_RISK = {
     RiskKind.UNREAD: "Check that the group's DAG runs and keeps up, or raise the topic's retention.",
@@ -203,7 +200,7 @@ def _error_verdict(error: LastError, dag: str) -> Verdict:
         todo = "Fix the contract or the records; the next run retries the batch."
         return Verdict(
             "blocked", Tone.BAD, error.error or "Refused.", todo, about=about, dag=dag, run_id=error.run_id,
-            by_expectation=error.exception == _EXPECTATIONS_FAILED,
+            by_expectation=error.exception == EXPECTATIONS_FAILED,
         )  # fmt: skip
     why, todo = error.error or "The last run failed.", "See the log of the run."
     return Verdict("failed", Tone.BAD, why, todo, about=about, dag=dag, run_id=error.run_id, runs=error.runs)

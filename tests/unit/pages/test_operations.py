@@ -51,8 +51,7 @@ def test_who_may_do_nothing_has_no_button_and_who_may_start_one_dag_has_its_own(
 
 
 def test_each_run_is_a_real_one_whose_id_says_the_table_and_what_is_done() -> None:
-    paused = Rights(*[lambda _: True] * 3, {"ingest_g": True})
-    found = every(TableOperations(table(), paused, "review__1"))
+    found = every(TableOperations(table(paused=True), EVERYTHING, "review__1"))
     starting = [each for each in found if each.method == "POST"]
     assert [each.run for each in starting] == [
         "run__db.t", "replay__db.t", "replay__db.t", "backfill__db.t", "rollback__db.t", "accept_gap__db.t",
@@ -73,7 +72,7 @@ def test_each_run_is_a_real_one_whose_id_says_the_table_and_what_is_done() -> No
 
 
 def test_a_run_of_a_paused_dag_would_wait_so_that_it_is_unpaused_first() -> None:
-    paused = {"backfill": True, "ingest_g": False}
+    paused = {"backfill": True}
     may, may_not = Rights(*[lambda _: True] * 3, paused), Rights(lambda _: True, paused=paused)
     first = TableOperations(table(), may).backfill()
     waits = TableOperations(table(), may_not).backfill()
@@ -97,20 +96,19 @@ def test_each_state_has_the_button_that_may_end_it(word: str, labels: list[str])
     verdict = verdicts.Verdict(word, verdicts.Tone.BAD, "why")
     assert [each.label for each in TableOperations(table(), EVERYTHING).for_verdict(verdict)] == labels
     if labels[:1] in (["Run now…"], ["Run again…"]):
-        paused = Rights(*[lambda _: True] * 3, {"ingest_g": True})
-        assert [each.label for each in TableOperations(table(), paused).for_verdict(verdict)] == [
+        paused = TableOperations(table(paused=True), EVERYTHING)
+        assert [each.label for each in paused.for_verdict(verdict)] == [
             "Unpause…",
             *labels[1:],
         ]
 
 
 def test_an_operation_that_may_end_several_states_stands_once() -> None:
-    paused = Rights(*[lambda _: True] * 3, {"ingest_g": True})
     each = table(freshness_kept=False, paused=True)
-    found = TableOperations(each, paused).by_verdict(verdicts.list_verdicts(each))
+    found = TableOperations(each, EVERYTHING).by_verdict(verdicts.list_verdicts(each))
     told = [(verdict.word, [operation.label for operation in buttons]) for verdict, buttons in found]
     assert told == [("late", ["Unpause…"]), ("paused", [])]
-    well = TableOperations(table(), paused).by_verdict(verdicts.list_verdicts(table()))
+    well = TableOperations(table(), EVERYTHING).by_verdict(verdicts.list_verdicts(table()))
     assert [verdict.word for verdict, _ in well] == ["fresh"]
 
 

@@ -16,15 +16,12 @@
     if (value < 120) return `${Number(value.toPrecision(3))} s`;
     return value < 7200 ? `${Math.round(value / 60)} min` : `${Number((value / 3600).toPrecision(3))} h`;
   };
-  const zone = window.sluiceZone();
-  const format = (options) => {
-    try { return new Intl.DateTimeFormat(undefined, { ...options, hourCycle: "h23", timeZone: zone }); }
-    catch { return new Intl.DateTimeFormat(undefined, { ...options, hourCycle: "h23" }); }
-  };
+  const zone = window.sluiceZone;
+  const format = (options) => new Intl.DateTimeFormat(undefined, { ...options, hourCycle: "h23", timeZone: zone });
   const hours = format({ hour: "2-digit", minute: "2-digit" });
   const days = format({ month: "short", day: "numeric" });
   const exact = format({ month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" });
-  const inZone = (seconds) => { try { return uPlot.tzDate(new Date(seconds * 1000), zone); } catch { return new Date(seconds * 1000); } };
+  const inZone = (seconds) => uPlot.tzDate(new Date(seconds * 1000), zone);
 
   const draw = (place, data, chart, sync) => {
     const shown = chart.series.map((each) => each.values);

@@ -11,13 +11,15 @@
   else scheme.addEventListener("change", paint);
   // Airflow keeps the zone that its user chose as JSON under this key; without one, both show the browser's.
   const ZONE = "timezone";
-  const chosenZone = () => { try { return JSON.parse(localStorage.getItem(ZONE)) ?? undefined; } catch { return undefined; } };
-  window.sluiceZone = chosenZone;
-  const PARTS = { year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short" };
-  const clock = (() => {
-    try { return new Intl.DateTimeFormat(undefined, { ...PARTS, timeZone: chosenZone() }); }
-    catch { return new Intl.DateTimeFormat(undefined, PARTS); } // a zone that this browser does not have
+  const zone = (() => {
+    try {
+      const chosen = JSON.parse(localStorage.getItem(ZONE)) ?? undefined;
+      return new Intl.DateTimeFormat(undefined, { timeZone: chosen }) && chosen;
+    } catch { return undefined; } // a zone that this browser does not have
   })();
+  window.sluiceZone = zone;
+  const PARTS = { year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short" };
+  const clock = new Intl.DateTimeFormat(undefined, { ...PARTS, timeZone: zone });
   const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
   const sinceThen = new Intl.RelativeTimeFormat(undefined, { numeric: "auto", style: "short" });
   const ago = (at) => {
