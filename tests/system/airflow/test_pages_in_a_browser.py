@@ -310,11 +310,10 @@ def test_a_click_on_a_chart_opens_the_table_at_that_batch(stack):
         page.on("pageerror", lambda error: broken.append(str(error)))
         page.goto(url)
         expect(page.locator(".plot canvas").nth(1)).to_be_visible()
-        box = page.locator(".plot .u-over").first.bounding_box()
+        chart = page.locator(".plot .u-over").first
+        box = chart.bounding_box()
         assert box is not None
-        page.mouse.move(box["x"] + box["width"] - 1, box["y"] + 20)
-        page.mouse.down()
-        page.mouse.up()
+        chart.click(position={"x": box["width"] - 1, "y": 20})
         page.wait_for_url(f"{url}/timeline?hours=24&at=**")
         expect(page.locator("#then")).to_contain_text("State as of")
         assert not broken

@@ -52,8 +52,8 @@
     let pressed = null;
     plot.over.addEventListener("pointerdown", (event) => { pressed = event.clientX; });
     plot.over.addEventListener("pointerup", (event) => {
-      const at = plot.cursor.idx;
-      if (at != null && pressed != null && Math.abs(event.clientX - pressed) < 5) location.href = data.links[at];
+      const link = data.links[plot.posToIdx(event.clientX - plot.over.getBoundingClientRect().left)];
+      if (link && pressed != null && Math.abs(event.clientX - pressed) < 5) location.href = link;
     });
     return plot;
   };
