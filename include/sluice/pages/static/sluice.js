@@ -89,6 +89,14 @@
     const open = [...document.querySelectorAll("details")].map((each) => each.open);
     for (const part of ["header", "main"]) document.querySelector(part).replaceWith(found.querySelector(part));
     document.querySelectorAll("details").forEach((each, i) => { if (i < open.length) each.open = open[i]; });
+    // The new page may need files that this one came without, such as those of charts.
+    for (const part of found.head.querySelectorAll("script, link")) {
+      const from = part.matches("script") ? "src" : "href";
+      if (document.querySelector(`${part.localName}[${from}="${CSS.escape(part.getAttribute(from))}"]`)) continue;
+      const added = Object.assign(document.createElement(part.localName), { async: false }); // scripts in their order
+      for (const { name, value } of part.attributes) added.setAttribute(name, value);
+      document.head.append(added);
+    }
     root.dataset.refresh = found.documentElement.dataset.refresh || 0;
     enhance();
     if (at >= 0) focusable()[at]?.focus({ preventScroll: true });
