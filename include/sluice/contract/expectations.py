@@ -96,6 +96,8 @@ MAX_BETWEEN = "expect_column_max_to_be_between"
 
 MAX_PARAMETERS_LENGTH = 200
 """Characters of an expectation's parameters that are stored and shown."""
+CUT = "… sha256:"
+"""Stands between the beginning of longer parameters and their digest."""
 
 
 class Drift(StrictModel):
@@ -151,7 +153,7 @@ class Expectation(StrictModel):
         text = json.dumps(given, sort_keys=True, ensure_ascii=False)
         if len(text) <= MAX_PARAMETERS_LENGTH:
             return text
-        return f"{text[:MAX_PARAMETERS_LENGTH]}… sha256:{sha256(text.encode(errors='surrogatepass')).hexdigest()[:16]}"
+        return f"{text[:MAX_PARAMETERS_LENGTH]}{CUT}{sha256(text.encode(errors='surrogatepass')).hexdigest()[:16]}"
 
     @property
     def columns(self) -> tuple[str, ...]:

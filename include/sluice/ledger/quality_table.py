@@ -96,14 +96,18 @@ class ExpectationResult:
 
     @property
     def summary(self) -> str:
-        """The result in one line, without values of records unless the contract shows them."""
-        name = f"{self.expectation}({self.column})"
+        """Type, columns and outcome in one line."""
+        return f"{self.expectation}({self.column}): {self.outcome}"
+
+    @property
+    def outcome(self) -> str:
+        """The outcome in one line, without values of records."""
         if self.error:
-            return f"{name}: could not be evaluated, {self.error}"
+            return f"could not be evaluated, {self.error}"
         if self.success is None and self.observed is None:
-            return f"{name}: not evaluated, no values"
+            return "not evaluated, no values"
         if self.success is None:
-            return f"{name}: not evaluated yet, too few batches to compare with, observed {self.observed:,.6g}"
+            return f"not evaluated yet, too few batches to compare with, observed {self.observed:,.6g}"
         parts = []
         if self.unexpected is not None:
             too_long = f", {self.too_long:,} of them as their text is too long for the regex" if self.too_long else ""
@@ -112,7 +116,7 @@ class ExpectationResult:
             parts.append(f"observed {self.observed:,.6g}")
         if self.low is not None and self.high is not None:
             parts.append(f"expected {self.low:,.6g} to {self.high:,.6g}")
-        return f"{name}: {', '.join(parts) or ('passed' if self.success else 'failed')}"
+        return ", ".join(parts) or ("passed" if self.success else "failed")
 
 
 @retry(

@@ -1,4 +1,4 @@
-"""Summarizes a table's quarantine: counts by error class and field, offsets to replay, and the newest errors."""
+"""Summarizes a table's quarantine: counts by error class, field and time, offsets to replay, and the newest errors."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from sluice.iceberg import tables
+from sluice.iceberg import table_names, tables
 from sluice.iceberg.filters import And, one_of
+from sluice.iceberg.sql_literals import sql_literal
 from sluice.ledger.newest_rows import take_newest
 
 if TYPE_CHECKING:
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 
 MAX_COUNTED = 200_000
 NEWEST_PER_GROUP = 10
+BARS = 40
+"""Parts of equal length into which the time of all records of a quarantine is divided."""
+SQL_ROWS = 100
 LABELS = {
     ("malformed", False): "cannot be parsed (malformed)",
     ("malformed", True): "type mismatch (malformed)",
@@ -48,6 +54,8 @@ class ErrorGroup:
             be replayed: those of a batch that is not published yet, and all if the table's offsets are unknown.
         newest: Kafka coordinates, batch, error and time of the newest records.
         waiting: whether the batch of these records is not published yet; a run publishes it, without a replay.
+        by_time: how many records were quarantined in each part of the quarantine's time.
+        sql: a query for the records, with their keys and values.
     """
 
     error_class: str
@@ -56,6 +64,8 @@ class ErrorGroup:
     ranges: dict[str, dict[int, list[int]]] = dataclasses.field(default_factory=dict)
     newest: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     waiting: bool = False
+    by_time: list[int] = dataclasses.field(default_factory=list)
+    sql: str = ""
 
     @property
     def label(self) -> str:
@@ -71,11 +81,18 @@ class QuarantineSummary:
         groups: those of unpublished batches first, then the most frequent errors.
         by_batch: counts by topic and batch.
         counted: the size of the sample, where not all records were counted.
+        first, last: when the oldest and the newest of the records were quarantined.
     """
 
     groups: Sequence[ErrorGroup] = ()
     by_batch: Mapping[tuple[str, int], int] = dataclasses.field(default_factory=dict)
     counted: int | None = None
+    first: datetime | None = None
+    last: datetime | None = None
+
+    def part_begin(self, part: int) -> datetime | None:
+        """When a part of `ErrorGroup.by_time` begins."""
+        return self.first + (self.last - self.first) * part / BARS if self.first and self.last else None
 
 
 def read_quarantine(
@@ -97,7 +114,42 @@ def read_quarantine(
     for row in counts:
         by_batch[row["_kafka_topic"], row["batch_seq"]] += row["count_all"]
     groups = _group_errors(counts, found, replayable=published is not None)
-    return QuarantineSummary(groups, dict(by_batch), MAX_COUNTED if len(found) >= MAX_COUNTED else None)
+    first, last = _count_by_time(groups, found)
+    for key, group in groups.items():
+        group.sql = error_query(contract, *key[:2])
+    ordered = sorted(groups.values(), key=lambda g: (not g.waiting, -g.records, g.error_class, g.field))
+    return QuarantineSummary(ordered, dict(by_batch), MAX_COUNTED if len(found) >= MAX_COUNTED else None, first, last)
+
+
+def error_query(contract: Contract, error_class: str, field: str) -> str:
+    """A Spark SQL query for the newest quarantined records with an error class and field."""
+    name = table_names.spark_name(table_names.catalog_name(), table_names.quarantine(contract))
+    of_field = f"= {sql_literal(field)}" if field else "IS NULL"
+    return (
+        "SELECT _kafka_topic, _kafka_partition, _kafka_offset, batch_seq, quarantined_at, error,\n"
+        "  CAST(key AS STRING) AS key, CAST(value AS STRING) AS value\n"
+        f"FROM {name}\n"
+        f"WHERE error_class = {sql_literal(error_class)} AND field {of_field}\n"
+        f"ORDER BY quarantined_at DESC LIMIT {SQL_ROWS}"
+    )
+
+
+def _count_by_time(
+    groups: Mapping[tuple[str, str, bool], ErrorGroup], found: pa.Table
+) -> tuple[datetime | None, datetime | None]:
+    """Count each group's records by time, and return the first and the last time."""
+    ends = pc.min_max(found["quarantined_at"])
+    first, last = ends["min"].as_py(), ends["max"].as_py()
+    if first is None or first == last:
+        return first, last
+    since = pc.cast(pc.subtract(found["quarantined_at"], ends["min"]), pa.int64())
+    width = pc.cast(pc.subtract(ends["max"], ends["min"]), pa.int64()).as_py() // BARS + 1
+    parts = found.append_column("part", pc.divide(since, width))
+    for row in parts.group_by([*_GROUP_COLUMNS, _WAITING, "part"]).aggregate([([], "count_all")]).to_pylist():
+        group = groups[_group_key(row)]
+        group.by_time = group.by_time or [0] * BARS
+        group.by_time[row["part"]] += row["count_all"]
+    return first, last
 
 
 def _mark_waiting(found: pa.Table, published: Mapping[str, PublishedOffsets] | None) -> pa.Table:
@@ -137,7 +189,9 @@ def read_newest_records(
     return [{**row, **values.get(tuple(row[name] for name in _COORDINATES), {})} for row in chosen]
 
 
-def _group_errors(counts: Iterable[Mapping[str, Any]], found: pa.Table, *, replayable: bool) -> list[ErrorGroup]:
+def _group_errors(
+    counts: Iterable[Mapping[str, Any]], found: pa.Table, *, replayable: bool
+) -> dict[tuple[str, str, bool], ErrorGroup]:
     groups: dict[tuple[str, str, bool], ErrorGroup] = {}
     for row in counts:
         key = _group_key(row)
@@ -152,7 +206,7 @@ def _group_errors(counts: Iterable[Mapping[str, Any]], found: pa.Table, *, repla
     dated = found.rename_columns({"quarantined_at": "at"})
     for row in reversed(take_newest(dated, (*_GROUP_COLUMNS, _WAITING), NEWEST_PER_GROUP).to_pylist()):
         groups[_group_key(row)].newest.append(row)
-    return sorted(groups.values(), key=lambda g: (not g.waiting, -g.records, g.error_class, g.field))
+    return groups
 
 
 def _group_key(row: Mapping[str, Any]) -> tuple[str, str, bool]:

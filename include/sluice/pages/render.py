@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 
 from sluice import dag_ids
 from sluice.offsets import OffsetRange
+from sluice.pages.matrix import COLUMNS, make_matrices
 from sluice.status import text
 from sluice.status.text import duration, ranges_text
 
@@ -151,6 +152,7 @@ _ENVIRONMENT.filters |= {
     "offset_spans": format_offset_spans,
     "duration": duration,
     "json": json.dumps,
+    "matrices": make_matrices,
     "path": lambda text: quote(str(text), safe=""),
 }
-_ENVIRONMENT.globals |= {"percent": percent_between, "dag_ids": dag_ids}
+_ENVIRONMENT.globals |= {"percent": percent_between, "dag_ids": dag_ids, "matrix_columns": COLUMNS}

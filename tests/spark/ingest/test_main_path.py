@@ -22,6 +22,7 @@ from sluice.ingest.stage import read_from_kafka, to_staging_rows
 from sluice.ingest.staged_batches import StagedBatches
 from sluice.kafka import broker, java_settings
 from sluice.offsets import OffsetRange
+from sluice.pages import quarantine_summary
 from sluice.plan.risk import RiskKind
 from tests.support import runbook
 from tests.support.faults import PausedCall, StepThread
@@ -158,6 +159,10 @@ def test_bad_records_go_to_quarantine_and_too_many_block_the_table_alone(
         (10, b"{not json", None),
         (11, b'{"n": "a word"}', "n"),
     ]
+    # The queries of the page of the table.
+    for field, found_by in (("", [(10, "bad", "{not json")]), ("n", [(11, "worse", '{"n": "a word"}')])):
+        rows = it.spark.sql(quarantine_summary.error_query(it.contract_of(tolerant), "malformed", field)).collect()
+        assert [(row["_kafka_offset"], row.key, row.value) for row in rows] == found_by
     assert (outcomes[strict]["state"], outcomes[strict]["quarantined"]) == ("blocked", 2)
     assert "2 of 12 records" in outcomes[strict]["error"]
     (named,) = re.findall(r"sluice_quarantine\.\w+", outcomes[strict]["error"])

@@ -103,7 +103,7 @@ def test_an_operator_finds_the_blocked_table_and_what_to_do(stack):
         # The tab beside the run.
         page.get_by_role("link", name="Data quality").last.click()
         beside = page.frame_locator("iframe").locator("main")
-        expect(beside).to_contain_text("expect column values to be between")
+        expect(beside).to_contain_text("id is at least 0")
         expect(beside.locator("h1")).to_contain_text("of run")
         # What is set apart, by class of error and field.
         apart = beside.locator("section[aria-label='mixed.bad']")
@@ -113,7 +113,7 @@ def test_an_operator_finds_the_blocked_table_and_what_to_do(stack):
         page.goto(f"{page.url.partition('/plugin')[0]}/tasks/mixed.good")
         page.get_by_role("link", name="Data quality").last.click()
         beside = page.frame_locator("iframe").locator("main")
-        expect(beside).to_contain_text("expect column values to be between")
+        expect(beside).to_contain_text("id is at least 0")
         assert not broken
 
 

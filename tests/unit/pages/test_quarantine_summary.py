@@ -56,6 +56,12 @@ def test_records_are_told_by_what_is_wrong_with_them_and_where_they_can_be_repla
         ({"t": {0: [5, 91], 1: [3, 4]}, "u": {0: [7, 8]}}, [90, 40, *range(24, 16, -1)]), ({"t": {0: [6, 7]}}, [6]),
     ]  # fmt: skip
     assert found.by_batch == {("t", 1): 23, ("u", 1): 1, ("t", -1): 1, ("t", 2): 2} and found.counted is None
+    # Over the same time for all groups: 94 s in parts of a fortieth of it.
+    assert (found.first, found.last) == (NOW + timedelta(seconds=3), NOW + timedelta(seconds=99))
+    parts = [{part: count for part, count in enumerate(g.by_time) if count} for g in found.groups]
+    assert [len(g.by_time) for g in found.groups] == [quarantine_summary.BARS] * 4
+    assert [parts[0], parts[1], parts[3]] == [{39: 1}, {38: 1}, {1: 1}] and sum(parts[2].values()) == 24
+    assert parts[2][0] == 2 and found.part_begin(0) == found.first and found.part_begin(40) == found.last
     assert not any("secret" in str(row) for wrong in found.groups for row in wrong.newest)
     # Of a table whose offsets nobody can tell, nothing is offered to be replayed, nor said to wait.
     unknown = quarantine_summary.read_quarantine(catalog, contract).groups
@@ -65,6 +71,18 @@ def test_records_are_told_by_what_is_wrong_with_them_and_where_they_can_be_repla
     monkeypatch.setattr(quarantine_summary, "MAX_COUNTED", 4)
     few = quarantine_summary.read_quarantine(catalog, contract)
     assert few.counted == 4 and sum(each.records for each in few.groups) == 4
+
+
+def test_the_query_of_an_error_quotes_what_it_is_given() -> None:
+    about: dict[str, Any] = {"topic": "t", "group": "g", "owner": "me", "columns": [{"name": "id", "type": "long"}]}
+    contract = Contract.model_validate(about | {"table": "db.t"})
+    query = quarantine_summary.error_query(contract, "malformed", "")
+    assert "FROM `lake`.`sluice_quarantine`.`db_t_" in query
+    assert "WHERE error_class = 'malformed' AND field IS NULL\n" in query
+    field = "a`;\n-- \\"
+    hostile = quarantine_summary.error_query(contract, "x' OR 'a'='a", field)
+    assert [hostile.count(mark) for mark in ("'", "OR", ";", "--", "\\")] == [4, 1, 0, 0, 0]  # ORDER
+    assert f"field = CAST(X'{field.encode().hex()}' AS STRING)" in hostile
 
 
 def test_the_newest_records_come_with_their_values_only_if_asked_for(tmp_path: Path) -> None:

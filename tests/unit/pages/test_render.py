@@ -263,9 +263,9 @@ def test_a_table_that_is_searched_for_is_opened_though_all_held() -> None:
     of_slices = quality_overview.summarize_tables(found, ["db.a"], slices=True)
     assert [(t.failed, t.state) for t in of_slices] == [(1, "failed")]
     assert quality_overview.summarize_tables({"db.a": trends.group_results([result])}, ["db.a"], slices=True) == []
-    assert f'title="2026-11-22 06:00:00 UTC, t, batch 1: {result.summary}"' in quality_page(
-        shown=[shown], collapsed=[], total=6
-    )
+    # The result of a slice stands in no column.
+    titles = re.findall("<title>(.*?)</title><rect", quality_page(shown=[shown], collapsed=[], total=6))
+    assert titles == ["passed, batch 1, 2026-11-22 06:00:00 UTC"]
     links = quality_page(shown=[shown], collapsed=every[:1], total=6, run_filter={"run_id": "r&d"})
     assert 'href="/sluice/quality?run_id=r%26d&amp;q=db.a"' in links
     assert '<input type="hidden" name="run_id" value="r&amp;d">' in links
@@ -321,6 +321,24 @@ def test_records_of_a_batch_that_is_not_published_yet_are_not_offered_for_a_repl
         offsets = re.findall(r'data-label="Offset".*?>(\d+)<|<p>Offsets (.*?) of t', told)
         expected = [*([("71", "")] if waits in groups else []), *([("8", ""), ("", "0: [1, 9)")] if buttons else [])]
         assert offsets == expected
+
+
+def test_quarantined_records_are_shown_over_time_and_as_a_query_to_copy() -> None:
+    told = page("table.html", table=table(), verdicts=list(verdicts.list_verdicts(table())), detail=hostile_detail())
+    _, _, told = told.partition('<section aria-labelledby="rejected" data-tab="quarantine">')
+    found = Seen()
+    found.feed(told.partition("</section>")[0])
+    bars = [(a["x"], a["height"]) for tag, a in found.elements if tag == "rect"]
+    assert bars == [("0.1", "20.0"), ("2.1", "10.0"), ("1.1", "20.0")]
+    labels = [a["aria-label"] for tag, a in found.elements if tag == "svg"]
+    assert labels == [
+        "Over time: at most 2 in a bar, since 2026-11-20 14:00:00 UTC",
+        "Over time: at most 1 in a bar, since 2026-11-20 15:00:00 UTC",
+    ]
+    assert "2 since 2026-11-20 14:00:00 UTC" in found.text and "in parts of 60m." in found.text
+    # The button copies the element before it.
+    order = [tag for tag, a in found.elements if tag == "pre" or "data-copy" in a]
+    assert order == ["pre", "button"] and f"{HOSTILE}Copy" in found.text
 
 
 def test_a_batch_that_an_expectation_refused_leads_to_the_expectation_not_to_the_quarantine() -> None:
@@ -523,11 +541,15 @@ def hostile_detail() -> detail.TableDetail:
         "at": NOW, "_kafka_topic": HOSTILE, "_kafka_partition": 0, "_kafka_offset": 1, "batch_seq": 3,
         "error_class": HOSTILE, "field": HOSTILE, "error": HOSTILE,
     }  # fmt: skip
-    wrong = [ErrorGroup(HOSTILE, HOSTILE, 3, {HOSTILE: {0: [1, 9]}}, [row]), ErrorGroup("malformed", "", 1)]
+    wrong = [
+        ErrorGroup(HOSTILE, HOSTILE, 3, {HOSTILE: {0: [1, 9]}}, [row], by_time=[2, 0, 1], sql=HOSTILE),
+        ErrorGroup("malformed", "", 1, by_time=[0, 1, 0]),
+    ]
+    quarantine = QuarantineSummary(wrong, {}, 200_000, NOW - timedelta(hours=40), NOW)
     trend = Trend(HOSTILE, HOSTILE, "warn", [result])
     files = detail.SnapshotSummary(7, NOW, HOSTILE, 2, 1, {"records": 10, "files": 4, "bytes": 8_000})
     return detail.TableDetail(
-        [line], [trend], QuarantineSummary(wrong, {}, 200_000), [files], {HOSTILE: {0: 5400.0}}, contract=HOSTILE
+        [line], [trend], quarantine, [files], {HOSTILE: {0: 5400.0}}, contract=HOSTILE
     )  # fmt: skip
 
 
@@ -623,7 +645,7 @@ def test_a_page_tells_what_the_table_holds() -> None:
     words = " ".join(found.text.split())
     assert "12.3 MB" in words and "0: [0, 10)" in words
     assert "90m" in words and "2.0 kB" in words  # how long Kafka keeps what is unread; the size of a file
-    bars = [a for tag, a in found.elements if tag == "rect"]
+    bars = [a for tag, a in found.elements if tag == "rect" and a["height"] == "4"]
     assert [(b["class"], b["width"]) for b in bars] == [("unread", "100"), ("staged", "70.0"), ("done", "50.0")]
 
 

@@ -70,9 +70,21 @@
     anchor.click();
     anchor.remove();
   };
+  // Where a browser does not let a page write to its clipboard, the text is selected.
+  const copy = async (button) => {
+    const text = button.previousElementSibling;
+    try {
+      await navigator.clipboard.writeText(text.textContent);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(text);
+      button.textContent = "Selected";
+    }
+  };
   let clicked = 0;
   document.addEventListener("click", (event) => {
     clicked = Date.now();
+    if (event.target.matches("[data-copy]")) copy(event.target);
     const link = event.target.closest("a[data-airflow-path]");
     if (link && framed) {
       event.preventDefault();
