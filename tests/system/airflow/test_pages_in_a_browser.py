@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -84,6 +85,10 @@ def test_an_operator_finds_the_blocked_table_and_what_to_do(stack):
         rejected = frame.locator("section[aria-labelledby=rejected]")
         expect(rejected).to_contain_text("misfit")
         expect(rejected).to_contain_text("need no replay")  # the next run publishes them
+        rejected.get_by_text("SQL for these records").click()
+        rejected.get_by_role("button", name="Copy").click()
+        # A browser may not let a frame write to the clipboard.
+        expect(rejected.locator("[data-copy]")).to_have_text(re.compile("Copied|Selected"))
         # What the refused run left behind, and back.
         frame.get_by_role("link", name="report").first.click()
         expect(frame.locator("main .lead", has_text=", written ")).to_be_visible()

@@ -339,6 +339,8 @@ def test_quarantined_records_are_shown_over_time_and_as_a_query_to_copy() -> Non
     # The button copies the element before it.
     order = [tag for tag, a in found.elements if tag == "pre" or "data-copy" in a]
     assert order == ["pre", "button"] and f"{HOSTILE}Copy" in found.text
+    operate = [a for _, a in found.elements if "operate" in (a.get("class") or "").split()]
+    assert operate and all("data-operation" in a for a in operate)  # its click opens a dialog
 
 
 def test_a_batch_that_an_expectation_refused_leads_to_the_expectation_not_to_the_quarantine() -> None:
