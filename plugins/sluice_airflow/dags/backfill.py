@@ -18,7 +18,7 @@ from sluice_airflow import lineage
 from sluice_airflow.assets import table_asset
 from sluice_airflow.connections import export_registry_config, fail_with_message, kafka_client, open_catalog
 from sluice_airflow.dag_options import DagOptions
-from sluice_airflow.forms import DRY_RUN_NOTICE, manual_dag, ranges_param, triggering_user
+from sluice_airflow.forms import DRY_RUN_NOTICE, manual_dag, ranges_param, table_param, triggering_user
 from sluice_airflow.operators import BackfillOperator
 from sluice_airflow.sdk import AirflowFailException
 from sluice_airflow.task_mapping import max_instances
@@ -140,12 +140,12 @@ def build(contracts: Contracts, options: DagOptions) -> list[DAG]:
         options=options,
         # Long runs must not block other groups or dry runs; the pools limit the slices.
         runs=RUNS,
-        table=Param(type="string", minLength=1, description="Target table, e.g. shop.orders"),
-        topic=Param(None, type=["null", "string"], description="Topic; required if several feed the table."),
+        table=table_param(contracts),
+        topic=Param(None, type=["null", "string"], title="Topic", description="Required if several feed the table."),
         ranges=ranges_param('Offsets per partition, as {"0": [start, end]}. Leave empty to use times.'),
-        since=Param(None, **TIMESTAMP, description="From (default: the beginning)"),
-        until=Param(None, **TIMESTAMP, description="Until (default: first offset of live ingest)"),
-        source=Param("kafka", type="string", enum=SOURCES, description="Source of the records."),
+        since=Param(None, **TIMESTAMP, title="From", description="Default: the beginning."),
+        until=Param(None, **TIMESTAMP, title="Until", description="Default: first offset of live ingest."),
+        source=Param("kafka", type="string", enum=SOURCES, title="Source", description="Where records are read."),
     ) as dag:
         _add_tasks(contracts.groups.values())
     return [dag]

@@ -36,9 +36,15 @@ TABLES = Param(
     [],
     type="array",
     items={"type": "string"},
+    title="Tables",
     description="Only for manual runs: the tables, one per line, named as in earlier runs. Empty: all.",
 )
-DRY_RUN = Param(False, type="boolean", description="Only for manual runs: list orphan files without removing them.")
+DRY_RUN = Param(
+    False,
+    type="boolean",
+    title="Dry run",
+    description="Only for manual runs: list orphan files without removing them.",
+)
 GRAPH = """\
 **assess** reads only metadata · **spark_GROUP** is one Spark application for the tables of a group that need it, in
 the pool of that group's ingestion; after a while it yields its slot to waiting tasks, and continues later ·

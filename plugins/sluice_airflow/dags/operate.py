@@ -16,11 +16,9 @@ from sluice.operate import operator_input
 from sluice.operate.operator_input import Decision
 from sluice_airflow.connections import export_registry_config, fail_with_message, kafka_client, open_catalog
 from sluice_airflow.dag_options import DagOptions
-from sluice_airflow.forms import DRY_RUN_NOTICE, manual_dag, ranges_param, triggering_user
+from sluice_airflow.forms import DRY_RUN_NOTICE, manual_dag, ranges_param, table_param, triggering_user
 
 log = logging.getLogger(__name__)
-
-TABLE = Param(type="string", minLength=1, description="Target table, e.g. shop.orders")
 
 
 @task
@@ -80,13 +78,13 @@ def rollback(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> 
     log.info("%s", DRY_RUN_NOTICE if params["dry_run"] else done)
 
 
-def build(_: Contracts, options: DagOptions) -> list[DAG]:
+def build(contracts: Contracts, options: DagOptions) -> list[DAG]:
     """Build the DAGs."""
     with manual_dag(
         dag_ids.ACCEPT_GAP,
         "Skips offsets permanently that Kafka lost before they were read. The topic then continues after them. The "
         "ledger records who accepted the gap, and why.",
-        name=Param(type="string", minLength=1, description="Table or topic name; a table wins if both exist."),
+        name=table_param(contracts, or_topic=True),
         ranges=ranges_param('The lost offsets, as {"0": [start, end]}. Default: those that planning reports now.'),
         options=options,
     ) as accept_gap_dag:
@@ -95,7 +93,7 @@ def build(_: Contracts, options: DagOptions) -> list[DAG]:
         dag_ids.PUBLISH_BLOCKED,
         "Lets the next run publish a batch that has more bad records than the contract tolerates. These "
         "stay quarantined, and later batches are blocked as before. The ledger records who decided it, and why.",
-        table=TABLE,
+        table=table_param(contracts),
         options=options,
     ) as publish_blocked_dag:
         publish_blocked()
@@ -103,12 +101,20 @@ def build(_: Contracts, options: DagOptions) -> list[DAG]:
         dag_ids.ROLLBACK,
         "Rolls a table back to one of its snapshots, together with its offsets, in one commit. The next run "
         "republishes later batches from staging. A dry run shows them. The ledger records who did it, and why.",
-        table=TABLE,
-        snapshot_id=Param(None, type=["null", "string", "integer"], description="Id of the snapshot to roll back to."),
-        before_run=Param(None, type=["null", "string"], description="Or: the first run to undo."),
+        table=table_param(contracts),
+        snapshot_id=Param(
+            None,
+            type=["null", "string", "integer"],
+            title="Snapshot",
+            description="The snapshot id to roll back to.",
+        ),
+        before_run=Param(
+            None, type=["null", "string"], title="First run to undo", description="In place of a snapshot: a run id."
+        ),
         accept_loss=Param(
             "",
             type="string",
+            title="Accept loss",
             description="The table's name again, to accept the loss of batches that are no longer in staging.",
         ),
         options=options,

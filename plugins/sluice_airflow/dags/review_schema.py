@@ -6,6 +6,8 @@ Until the decision, the table continues with its active contract.
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from airflow.providers.standard.operators.hitl import HITLOperator
@@ -16,7 +18,7 @@ from sluice import dag_ids
 from sluice.contract.folder import Contracts
 from sluice_airflow.connections import export_registry_config, fail_with_message, open_catalog
 from sluice_airflow.dag_options import DagOptions
-from sluice_airflow.forms import SHORT_TIMEOUT
+from sluice_airflow.forms import SHORT_TIMEOUT, table_param
 from sluice_airflow.sdk import AirflowSkipException
 
 log = logging.getLogger(__name__)
@@ -36,7 +38,20 @@ def show(*, params: Any = None) -> dict[str, str]:
     lines = found.lines()
     for line in lines:
         log.warning("%s", line)
-    return {"body": "\n".join(f"    {line}" for line in lines), "change": found.change.change_id}
+    return {"body": as_list(lines), "change": found.change.change_id}
+
+
+def as_list(lines: Sequence[str]) -> str:
+    """Write a review as a Markdown list; what others named stays text."""
+    title, *rest = lines
+    items = (line.partition(" ") for line in rest)
+    return "\n".join([code_span(title), "", *(f"- **{label}** {code_span(text.strip())}" for label, _, text in items)])
+
+
+def code_span(text: str) -> str:
+    """Quote text for Markdown: the fence is longer than any within."""
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence} {text} {fence}"
 
 
 @task(execution_timeout=SHORT_TIMEOUT)
@@ -72,7 +87,7 @@ def apply(
     return [{"trigger_run_id": f"bring_{i}__{run_id}", "conf": form} for i, form in enumerate(done.forms())]
 
 
-def build(_: Contracts, options: DagOptions) -> list[DAG]:
+def build(contracts: Contracts, options: DagOptions) -> list[DAG]:
     """Build the DAG."""
     with DAG(
         dag_id=dag_ids.REVIEW_SCHEMA,
@@ -81,7 +96,7 @@ def build(_: Contracts, options: DagOptions) -> list[DAG]:
         catchup=False,
         max_active_runs=1000,  # each waits for a person without using a slot; none must block another
         tags=options.tags("by hand"),
-        params={"table": Param(type="string", minLength=1, description="Target table, e.g. shop.orders")},
+        params={"table": table_param(contracts)},
         doc_md="Asks for approval of a contract change that `schema_policy` does not apply automatically. "
         "Until the decision, the table continues with its active contract.",
         default_args={"retries": 0, **options.owner_argument},
@@ -93,10 +108,13 @@ def build(_: Contracts, options: DagOptions) -> list[DAG]:
             body="{{ ti.xcom_pull(task_ids='show')['body'] }}",
             options=[APPROVE, REJECT, LATER],
             params={
-                "why": Param("", type="string", description="Reason; recorded in sluice.schemas with your name."),
+                "why": Param(
+                    "", type="string", title="Reason", description="Recorded in sluice.schemas with your name."
+                ),
                 "republish": Param(
                     False,
                     type="boolean",
+                    title="Republish",
                     description="Roll back what was published since the review began, and republish it with the new "
                     "contract. Without it, only records quarantined since then are replayed.",
                 ),

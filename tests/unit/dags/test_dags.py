@@ -670,6 +670,20 @@ def test_what_is_done_by_hand_is_a_form_and_a_dry_run_by_default(airflow_env):
         assert (task["retries"], task["timeout"]) == (0, 300)
 
 
+def test_a_change_under_review_is_a_list_in_which_names_stay_text(airflow_env):
+    lines = ["db.t: version 2", "change    adds the column `a` (add)", "approve   the table is changed"]
+    code = f"""
+import json, sys
+sys.path.insert(0, {str(REPOSITORY / "plugins")!r})
+from sluice_airflow.dags import review_schema
+print(json.dumps(review_schema.as_list({lines!r})))
+"""
+    assert run_in_airflow(code, airflow_env).splitlines() == [
+        "` db.t: version 2 `", "", "- **change** `` adds the column `a` (add) ``",
+        "- **approve** ` the table is changed `",
+    ]  # fmt: skip
+
+
 def test_a_review_waits_for_a_person_between_showing_and_applying(airflow_env):
     dag = run_in_airflow(LOAD, airflow_env)["dags"]["review_schema"]
     assert (dag["schedule"], dag["params"]) == ("None", ["table"])
@@ -828,14 +842,15 @@ print(json.dumps(out))
 """
 
 
-def test_bad_input_is_refused_by_the_form(airflow_env):
-    gap, back = {"name": "db.t", "why": "lost"}, {"table": "db.t", "why": "wrong"}
-    request = Request("db.t", {0: OffsetRange(3, 4)}, origin=Origin.QUARANTINE, topic="t", why="approved")
+def test_bad_input_is_refused_by_the_form(airflow_env, contracts):
+    gap, back = {"name": "shop.orders", "why": "lost"}, {"table": "shop.orders", "why": "wrong"}
+    request = Request("shop.orders", {0: OffsetRange(3, 4)}, origin=Origin.QUARANTINE, topic="t", why="approved")
     (bring,) = review_schema.ReviewResult([], [request]).forms()
     forms = [
         ("accept_gap", gap, "taken"),
         ("accept_gap", {**gap, "ranges": {"0": [100, 5000], "17": [0, 1]}, "dry_run": False}, "taken"),
-        ("accept_gap", {"name": "db.t"}, "refused"),
+        ("accept_gap", {"name": "shop.orders"}, "refused"),
+        ("accept_gap", {**gap, "name": "shop.order"}, "refused"),
         ("accept_gap", {"why": "lost"}, "refused"),
         ("accept_gap", {**gap, "why": ""}, "refused"),
         ("accept_gap", {**gap, "ranges": {"0": [100]}}, "refused"),
@@ -844,8 +859,8 @@ def test_bad_input_is_refused_by_the_form(airflow_env):
         ("accept_gap", {**gap, "ranges": {"0": [1, 5], "00": [7, 9]}}, "refused"),
         ("accept_gap", {**gap, "ranges": {"9" * 5000: [1, 5]}}, "refused"),
         ("rollback", {**back, "snapshot_id": "8612345678901234567"}, "taken"),
-        ("rollback", {**back, "before_run": "scheduled__2026-01-01", "accept_loss": "db.t"}, "taken"),
-        ("rollback", {"table": "db.t", "snapshot_id": "1"}, "refused"),
+        ("rollback", {**back, "before_run": "scheduled__2026-01-01", "accept_loss": "shop.orders"}, "taken"),
+        ("rollback", {"table": "shop.orders", "snapshot_id": "1"}, "refused"),
         ("rollback", {**back, "dry_run": "perhaps"}, "refused"),
         ("backfill", back, "taken"),
         ("backfill", {**back, "ranges": {"0": [1, 5]}, "source": "staging", "dry_run": False}, "taken"),
@@ -854,10 +869,29 @@ def test_bad_input_is_refused_by_the_form(airflow_env):
         ("backfill", {**back, "since": "yesterday"}, "refused"),
         ("backfill", {**back, "source": "memory"}, "refused"),
         ("backfill", {**back, "ranges": {"0": [5]}}, "refused"),
-        ("backfill", {"table": "db.t"}, "refused"),
+        ("backfill", {"table": "shop.orders"}, "refused"),
+        ("backfill", {**back, "table": "shopXorders"}, "refused"),
+        ("review_schema", {"table": "shop.orders"}, "taken"),
+        ("review_schema", {"table": "shop.orders "}, "refused"),
     ]
     given = [(name, values) for name, values, _ in forms]
-    assert run_in_airflow(FORM.replace("FORMS", repr(given)), airflow_env) == [expected for *_, expected in forms]
+    env = {**airflow_env, "SLUICE_CONTRACTS": str(contracts)}
+    assert run_in_airflow(FORM.replace("FORMS", repr(given)), env) == [expected for *_, expected in forms]
+
+
+def test_a_form_takes_the_tables_of_a_template_and_any_where_contracts_have_problems(airflow_env, contracts):
+    file = contracts / "shop.orders.yaml"
+    text = file.read_text()
+    many = text.replace("table: shop.orders", "table: 'shop.{topic}_new'")
+    (contracts / "many.yaml").write_text(re.sub("topic: .*", "topic: {pattern: 'orders-.*'}", many))
+    env = {**airflow_env, "SLUICE_CONTRACTS": str(contracts)}
+    why = {"why": "wrong"}
+    given = [("rollback", {"table": each, **why}) for each in ("shop.orders_7_new", "shop.orders_7", "crm.people")]
+    given.append(("accept_gap", {"name": "orders-7", **why}))
+    asked = FORM.replace("FORMS", repr(given))
+    assert run_in_airflow(asked, env) == ["taken", "refused", "taken", "taken"]
+    file.write_text(f"{text}colour: red\n")
+    assert run_in_airflow(asked, env) == ["taken"] * 4
 
 
 AWAY = f"""
