@@ -91,46 +91,53 @@ def _no_table(request: Request, known: Reading[Status], name: str) -> HTMLRespon
 
 
 class TableFilter(NamedTuple):
-    """The search and the state that a visitor chose, and the DAG that a page of Airflow links from; empty: all."""
+    """The search and the state that a visitor chose; empty: all."""
 
     q: str
     state: str
-    dag: str
-
-    def of_dag(self, tables: Sequence[TableStatus]) -> list[TableStatus]:
-        """The tables that the DAG ingests; all, if it is no group's."""
-        prefix = ingest_dag("")
-        return [t for t in tables if not self.dag.startswith(prefix) or ingest_dag(t.group) == self.dag]
 
 
-def _table_filter(q: Search = "", state: str = "", dag_id: Search = "") -> TableFilter:
-    return TableFilter(q, state, dag_id)
+def _table_filter(q: Search = "", state: Search = "") -> TableFilter:
+    return TableFilter(q, state)
 
 
 ChosenTables = Annotated[TableFilter, Depends(_table_filter)]
 
 
+class TableOrder(NamedTuple):
+    """The DAG, card, order and groups that a visitor chose on the page of all tables."""
+
+    dag_id: str
+    show: str
+    sort: str
+    order: str
+    by: str
+
+
+def _table_order(
+    dag_id: Search = "", show: Search = "", sort: Search = "", order: Search = "", by: Search = ""
+) -> TableOrder:
+    return TableOrder(dag_id, show, sort, order, by)
+
+
 @router.get("/tables", response_class=HTMLResponse)
-def tables_page(request: Request, readable: Readable, viewer: ViewerDep, chosen: ChosenTables) -> HTMLResponse:
+def tables_page(
+    request: Request, readable: Readable, viewer: ViewerDep, chosen: ChosenTables,
+    order: Annotated[TableOrder, Depends(_table_order)],
+) -> HTMLResponse:  # fmt: skip
     """One row per table; tables that need attention come first."""
+    from sluice.pages import tables_overview
     from sluice.pages.table_operations import TableOperations
-    from sluice.status import verdicts
 
     known = reading.read_status(readable)
-    mine = sorted(chosen.of_dag(known.value.tables), key=verdicts.by_urgency) if known.value else []
-    judged = [(table, verdicts.worst_verdict(table)) for table in mine]
-    overall = verdicts.StatusSummary.from_verdicts(judged)
-    wanted = chosen.q.casefold()
-    rows = [
-        (table, verdict)
-        for table, verdict in judged
-        if chosen.state in ("", verdict.label)
-        and any(wanted in text.casefold() for text in (table.table, table.owner, *(t.topic for t in table.topics)))
-    ]
+    past = reading.read_history(known.value)
+    view = tables_overview.View(*chosen, *order)
+    overview = tables_overview.make_overview(
+        known.value.tables if known.value else (), past.value.activity if past.value else None, view
+    )
     rights = viewer.rights()
     return _page(
-        request, "tables.html", known, here="tables", rows=rows, total=len(judged), q=chosen.q, state=chosen.state,
-        dag=chosen.dag, overall=overall, states=[(label, label, n) for label, _, n in overall.states],
+        request, "tables.html", known, beside=[past], here="tables", overview=overview,
         operations=lambda table: TableOperations(table, rights),
     )  # fmt: skip
 

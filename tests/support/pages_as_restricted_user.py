@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlencode
 
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
@@ -29,6 +30,7 @@ from sluice.pages.failed_runs import FailedRun
 from sluice.pages.feed import Reading
 from sluice.pages.history import History
 from sluice.status import status
+from sluice.status.activity import BatchEnd, TableActivity
 from sluice.status.events import Event, Lane
 from sluice.status.model import (
     AcceptedGap,
@@ -71,7 +73,7 @@ PATHS_BY_FEED = {
     "quality": ("/api/quality",),
     "groups": ("/metrics",),
 }
-MINUTES_AGO = {"/tables": 0, "/tables/db.mine": 5, "/quality": 6, "/tables/db.mine/timeline": 3, "/timeline": 2}
+MINUTES_AGO = {"/tables": 2, "/tables/db.mine": 5, "/quality": 6, "/tables/db.mine/timeline": 3, "/timeline": 2}
 """How many minutes ago the oldest of a page's data was read; the status is of now."""
 CATALOG_ERROR = CatalogUnavailableError(
     "The Iceberg catalog did not answer: OSError: When reading 'lake/quality/data/table=db.other/0.parquet': SLOW_DOWN"
@@ -220,7 +222,18 @@ def main() -> None:
         histories=fixed_feed(
             History(NOW - timedelta(minutes=MINUTES_AGO["/tables/db.mine/timeline"]), events[::2][:2])
         ),
-        groups=fixed_feed(History(NOW - timedelta(minutes=MINUTES_AGO["/timeline"]), events, ledger_rows=5), busy=True),
+        groups=fixed_feed(
+            History(
+                NOW - timedelta(minutes=MINUTES_AGO["/timeline"]),
+                events,
+                ledger_rows=5,
+                activity={
+                    f"db.{n}": TableActivity([BatchEnd(EVENT_AT, f"t.{n}", 2, "published", 60)], 60, 0)
+                    for n in TABLE_NAMES
+                },
+            ),
+            busy=True,
+        ),
         failed=SimpleNamespace(
             get_feed=lambda key: fixed_feed(History(NOW, [runs[dag].event for dag in json.loads(key)[0]]))
         ),
@@ -260,6 +273,11 @@ def main() -> None:
             # The report is another application's HTML, so it is sandboxed.
             assert (at == "/tables/db.mine/report") == ("sandbox" in answer.headers["content-security-policy"]), at
             assert ("static" in at) == (answer.headers["cache-control"] != "no-store"), at
+    chosen = "q=T.&state=blocked&dag_id=ingest_mine&sort=lag&order=asc&by=group"
+    found["chosen: /tables"] = get_answer(client, f"/tables?{chosen}")
+    nonsense = "<script>x"
+    values = dict.fromkeys(("q", "state", "show", "sort", "order", "by"), nonsense)
+    found["none: /tables"] = get_answer(client, f"/tables?{urlencode(values)}")
     found |= {f"all: {at}": answer for at, answer in ask_as_unrestricted_user(client, filled).items()}
     found |= ask_with_failed_feeds(client, filled)
     found |= {f"refused: {at}": get_answer(client, at) for at in REFUSED_PATHS}

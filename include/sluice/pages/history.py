@@ -6,8 +6,8 @@ In: the ledger and the tables. Out: a `History`, and the part of it that a page 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from pyiceberg.catalog.noop import NoopCatalog
@@ -20,6 +20,7 @@ from sluice.iceberg import catalog as catalogs
 from sluice.ledger.ledger_rows import LedgerState
 from sluice.plan import resolve_topics
 from sluice.status import timeline
+from sluice.status.activity import TableActivity
 from sluice.status.events import INGEST, Event, Lane, group_by_lane
 
 HISTORY_LENGTH = timedelta(days=7)
@@ -34,6 +35,7 @@ class History:
         events: newest first, at most `timeline.MAX_EVENTS` per lane.
         table: without its catalog; None for several tables together.
         last: the last published batch of each table; only for several tables together.
+        activity: what each table published lately; likewise.
         ledger_rows: rows of the whole ledger.
         unread: the errors of sources that could not be read, and whose events are missing.
         trouble: the error, if the table's past states cannot be read.
@@ -43,6 +45,7 @@ class History:
     events: Sequence[Event]
     table: Table | None = None
     last: Sequence[Event] = ()
+    activity: Mapping[str, TableActivity] = field(default_factory=dict)
     ledger_rows: int = 0
     unread: Sequence[str] = ()
     trouble: str | None = None
@@ -87,12 +90,13 @@ def read_group_history(groups: str) -> History:
         known = resolve_topics.resolve(contract_folder.load_contracts(strict=False), catalog, None).tables.values()
         unread: list[str] = []
         mine = [c for c in known if c.group in wanted]
-        events, last = timeline.read_events_and_last_batches(catalog, now - HISTORY_LENGTH, mine, unread=unread)
+        found = timeline.read_events_and_activity(catalog, now - HISTORY_LENGTH, mine, unread=unread)
         try:
             ledger = tables.load(catalog, table_names.LEDGER)
         except TableDamagedError:  # its events are reported as missing
             ledger = None
-        return History(now, events, None, last, snapshots.count_rows(ledger) if ledger else 0, tuple(unread))
+        rows = snapshots.count_rows(ledger) if ledger else 0
+        return History(now, found.events, None, found.last, found.activity, rows, tuple(unread))
 
 
 def merge_histories(*known: History | None) -> History | None:

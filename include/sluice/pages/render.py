@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -19,6 +19,9 @@ from sluice.offsets import OffsetRange
 from sluice.pages.matrix import COLUMNS, make_matrices
 from sluice.status import text
 from sluice.status.text import duration, ranges_text
+
+if TYPE_CHECKING:
+    from sluice.status.activity import BatchEnd
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC)", re.ASCII)  # the format of `utc_text`
 _CODE = re.compile(r"`([^`]+)`")
@@ -31,6 +34,7 @@ _STATIC = {
     "uplot.css": "text/css",
     "sluice.svg": "image/svg+xml",
 }
+_UNITS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 MAX_PARTITIONS = 50  # shown per line: a page may have thousands of tables or batches
 SECURITY_HEADERS = {
     # Only our own files may run or style: a missed escape can do nothing.
@@ -109,6 +113,14 @@ def format_figure(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 
+def format_compact(value: float | None) -> str:
+    """`9,999`; above, three digits and a unit: `12.3k`, `4.56M`; a dash for None."""
+    if value is None or value < 10_000:
+        return format_number(value)
+    size, unit = next(each for each in _UNITS if value >= 0.9995 * each[0])
+    return f"{value / size:.3g}{unit}"
+
+
 def format_elapsed(seconds: float) -> str:
     """`7 ms` below a second, else `1.2 s`."""
     return f"{seconds * 1000:.3g} ms" if seconds < 0.9995 else f"{format_figure(seconds)} s"
@@ -133,6 +145,30 @@ def percent_between(part: float | None, low: float | None, high: float | None) -
     return round(min(max((part - low) / (high - low), 0.0), 1.0) * 100, 1)
 
 
+def sparkline_points(values: Sequence[float], width: int = 56, height: int = 16) -> str:
+    """The points of a line through values that are not negative; empty for fewer than two."""
+    if len(values) < 2:
+        return ""
+    top, step = max(values) or 1, (width - 2) / (len(values) - 1)
+    return " ".join(f"{1 + n * step:.0f},{height - 1 - (height - 3) * v / top:.0f}" for n, v in enumerate(values))
+
+
+def batch_squares(batches: Sequence[BatchEnd], page: str, day_ago: datetime) -> Markup:
+    """A square per batch that leads to the table's timeline at its time; a page may have ten thousand.
+
+    Args:
+        page: the address of the table's page.
+        day_ago: batches since then are on the timeline of a day, which is the default.
+    """
+    link = f'<a tabindex="-1" href="{escape(page)}/timeline?'
+    squares = [
+        f"{link}{'' if each.at > day_ago else 'hours=168&amp;'}at={each.time}#then"
+        f'" class="{each.tone}" title="{escape(each.text)}"></a>'
+        for each in batches
+    ]
+    return Markup("".join(squares))  # noqa: S704 - what is from outside is escaped
+
+
 _ENVIRONMENT = Environment(
     loader=PackageLoader("sluice.pages"),
     autoescape=True,
@@ -147,6 +183,7 @@ _ENVIRONMENT.filters |= {
     "code": with_code,
     "number": format_number,
     "figure": format_figure,
+    "compact": format_compact,
     "elapsed": format_elapsed,
     "ranges": format_ranges,
     "offset_spans": format_offset_spans,
@@ -155,4 +192,10 @@ _ENVIRONMENT.filters |= {
     "matrices": make_matrices,
     "path": lambda text: quote(str(text), safe=""),
 }
-_ENVIRONMENT.globals |= {"percent": percent_between, "dag_ids": dag_ids, "matrix_columns": COLUMNS}
+_ENVIRONMENT.globals |= {
+    "percent": percent_between,
+    "points": sparkline_points,
+    "squares": batch_squares,
+    "dag_ids": dag_ids,
+    "matrix_columns": COLUMNS,
+}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +25,9 @@ from sluice.ledger.error_causes import Cause, classify
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState, row_from_record
 from sluice.ledger.newest_rows import take_newest
 from sluice.offsets import OffsetRange
+from sluice.status.activity import TableActivity
 from sluice.status.events import INGEST, Event, Lane, group_by_lane
+from sluice.status.ledger_activity import summarize_activity
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -61,26 +63,42 @@ def read_events(
         most: limit per lane, so that frequent batches crowd out nothing else.
         unread: takes the errors of sources that could not be read; without it, such an error is raised.
     """
-    return read_events_and_last_batches(catalog, since, contracts, most=most, unread=unread)[0]
+    return read_events_and_activity(catalog, since, contracts, most=most, unread=unread).events
 
 
-def read_events_and_last_batches(
+class EventsRead(NamedTuple):
+    """What a reading found.
+
+    Attributes:
+        events: newest first.
+        last: the last published batch of each table.
+        activity: by table.
+    """
+
+    events: list[Event]
+    last: list[Event]
+    activity: dict[str, TableActivity]
+
+
+def read_events_and_activity(
     catalog: Catalog,
     since: datetime,
     contracts: Sequence[Contract] | None = None,
     *,
     most: int | None = None,
     unread: list[str] | None = None,
-) -> tuple[list[Event], list[Event]]:
-    """Read the events as `read_events` does, and the last published batch of each table."""
+) -> EventsRead:
+    """Read the events as `read_events` does, and what each table published lately, however many events there are."""
     most = most or MAX_EVENTS
     names = None if contracts is None else {c.table for c in contracts}
     last: list[Event] = []
+    activity: dict[str, TableActivity] = {}
 
     def read_ledger() -> Iterator[Event]:
         rows = _read_ledger_rows(catalog, since, contracts, _SHOWN_STATES)
         if rows:
             last.extend(_last_published(rows))
+            activity.update(summarize_activity(rows, datetime.now(UTC)))
             for lane in _split_by_lane(rows):
                 yield from _ledger_events(lane.slice(0, most), rows)
 
@@ -105,7 +123,7 @@ def read_events_and_last_batches(
         for e in found
     ]
     kept = [event for _, each in group_by_lane(_newest_first(found)) for event in each[:most]]
-    return _newest_first(kept), last
+    return EventsRead(_newest_first(kept), last, activity)
 
 
 def _split_by_lane(rows: pa.Table) -> Iterator[pa.Table]:

@@ -218,6 +218,7 @@ def _backfill_verdicts(slices: Iterable[SliceStatus]) -> Iterator[Verdict]:
         yield Verdict("backfill refused", Tone.WARN, why, todo, about=run_id or "", dag=dag, run_id=run_id)
 
 
-def by_urgency(table: TableStatus) -> tuple[int, float, str]:
-    """Sort key: the most urgent state first, then the table furthest behind."""
-    return URGENCY.index(worst_verdict(table).word), -(table.freshness_now_seconds or 0.0), table.table
+def by_urgency(judged: tuple[TableStatus, Verdict]) -> tuple[int, float, str]:
+    """Sort key of a table and its most urgent state: the most urgent first, then the table furthest behind."""
+    table, verdict = judged
+    return URGENCY.index(verdict.word), -(table.freshness_now_seconds or 0.0), table.table

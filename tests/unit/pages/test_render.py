@@ -28,9 +28,11 @@ from sluice.pages.operations import Rights
 from sluice.pages.quality_overview import TableQuality
 from sluice.pages.quarantine_summary import ErrorGroup, QuarantineSummary
 from sluice.pages.table_operations import TableOperations
+from sluice.pages.tables_overview import Overview, Row, View, make_overview
 from sluice.pages.trends import Trend
 from sluice.plan.risk import RiskStatus
 from sluice.status import text, verdicts
+from sluice.status.activity import BatchEnd, TableActivity
 from sluice.status.events import INGEST, Event, Lane
 from sluice.status.model import (
     AcceptedGap,
@@ -59,7 +61,8 @@ ANYTHING = Rights(lambda _: True, lambda _: True, lambda _: True)
 
 def table(**changes: Any) -> TableStatus:
     topics = [TopicStatus("t", lag_records=0, partitions=[PartitionStatus(0, 0, 10, 10, 10, 0)])]
-    return TableStatus("db.t", "g", "append", "me", **{"exists": True, "topics": topics, **changes})
+    given = {"table": "db.t", "group": "g", "mode": "append", "owner": "me", "exists": True, "topics": topics}
+    return TableStatus(**{**given, **changes})
 
 
 def error(state: str = "failed", *, is_open: bool = True) -> LastError:
@@ -130,12 +133,11 @@ def test_while_nobody_answers_a_table_shows_what_was_known_and_as_of_when() -> N
     assert (
         now.at == away.at and last_known.fill_from_last(away, now).tables == now.tables
     )  # of when it was, however long it lasts
-    rows = [(t, verdicts.worst_verdict(t)) for t in now.tables]
-    assert page("tables.html", rows=rows, total=2, q="", state="", states=[]).count("<small>as of <time") == 2
-    alone = page("table.html", table=now.tables[0], verdicts=[rows[0][1]], detail=None)
+    listed = page("tables.html", tables=now.tables)
+    assert listed.count("<small>as of <time") == 2
+    alone = page("table.html", table=now.tables[0], verdicts=[verdicts.worst_verdict(now.tables[0])], detail=None)
     assert "No answer from the catalog. The values that depend on it are as of <time" in alone
     # The line at the top says who is away, and not each row again.
-    listed = page("tables.html", rows=rows, total=2, q="", state="", states=[])
     assert listed.count("did not answer") == 1 and "why it was refused" in listed  # the badge's title
     # The catalog alone answers: what it tells is of now.
     newer = TableStatus("db.t", "g", "append", "me", True, [TopicStatus("t")], quarantined=4, unasked=["kafka"])
@@ -174,9 +176,19 @@ def test_a_table_whose_topic_is_not_there_was_told_of() -> None:
 def test_tables_that_need_a_person_come_first_and_the_furthest_behind_of_them() -> None:
     behind = replace(late(), table="db.z", freshness_now_seconds=9000.0)
     rows = [table(), replace(table(), exists=None), table(risks=[RiskStatus("unread", "t", "x")]), late(), behind]
-    ordered = sorted(rows, key=verdicts.by_urgency)
-    assert [verdicts.worst_verdict(t).word for t in ordered] == ["late", "late", "at risk", "unknown", "fresh"]
-    assert ordered[0].table == "db.z"
+    ordered = sorted(((t, verdicts.worst_verdict(t)) for t in rows), key=verdicts.by_urgency)
+    assert [verdict.word for _, verdict in ordered] == ["late", "late", "at risk", "unknown", "fresh"]
+    assert ordered[0][0].table == "db.z"
+
+
+def least(made: Callable[[], Any]) -> float:
+    """Seconds of the quickest of three: what else the process does, its garbage collection first, adds to some."""
+    taken = []
+    for _ in range(3):
+        began = time.thread_time()
+        made()
+        taken.append(time.thread_time() - began)
+    return min(taken)
 
 
 def test_a_page_of_a_thousand_tables_is_made_at_once() -> None:
@@ -185,21 +197,14 @@ def test_a_page_of_a_thousand_tables_is_made_at_once() -> None:
     )
     topic = TopicStatus("t", lag_records=9, lag_seconds=7200.0, stream_clock=NOW, table_clock=NOW - timedelta(hours=2))
     more: dict[str, Any] = {"snapshot": snapshot, "topics": [topic], "quarantined": 9}
-    known = [replace(late() if n % 50 else table(), table=f"db.t{n}", **more) for n in range(1000)]
-    began = time.perf_counter()
-    rows = [(each, verdicts.worst_verdict(each)) for each in sorted(known, key=verdicts.by_urgency)]
-    found = page(
-        "tables.html",
-        rows=rows,
-        total=1000,
-        q="",
-        state="",
-        states=[("stale", "stale", 980), ("up to date", "up to date", 20)],
-    )
-    took = time.perf_counter() - began
+    known = [replace(late() if n % 10 == 0 else table(), table=f"db.t{n}", **more) for n in range(1000)]
+    activity = {t.table: TableActivity([end(n) for n in range(10)], 100, 9) for t in known}
+    values = {"tables": known, "activity": activity, "view": View(sort="lag", by="group")}
+    found = page("tables.html", **values)
+    assert found.count('<th scope="row">') == 1000 and found.count('<a tabindex="-1"') == 10_000
+    took = least(lambda: page("tables.html", **values))
     print(f"a page of 1,000 tables: {took:.2f} s, {len(found):,} characters")
-    assert found.count("<tr>") == 1001
-    assert took < 3  # on a busy machine; 0.2 s on a quiet one
+    assert took < 1  # on a busy machine; 0.2 s on a quiet one
 
 
 def test_the_json_of_a_thousand_tables_is_made_at_once() -> None:
@@ -207,15 +212,6 @@ def test_the_json_of_a_thousand_tables_is_made_at_once() -> None:
     topics = [TopicStatus("t", partitions=partitions, lag_records=36, stream_clock=NOW, late={0: 2})]
     snapshot = SnapshotStatus(7, NOW, 1.0, "t", 3, {0: OffsetRange(0, 10)}, 10, "run", "publish")
     status = Status(NOW, [table(topics=topics, snapshot=snapshot, risks=[RiskStatus("unread", "t", "soon")])] * 1000)
-
-    def least(made: Callable[[], Any]) -> float:
-        """Seconds of the quickest of three: what else the process does, its garbage collection first, adds to some."""
-        taken = []
-        for _ in range(3):
-            began = time.thread_time()
-            made()
-            taken.append(time.thread_time() - began)
-        return min(taken)
 
     copied = [asdict(each) for each in status.tables]
     told = text.as_json(status)
@@ -361,35 +357,151 @@ def test_every_column_explains_itself_and_moments_in_titles_are_in_words() -> No
     heads = [a for tag, a in told.elements if tag == "th" and a.get("scope") == "col"]
     assert len(heads) > 30 and all(a.get("title") for a in heads)
     clocks = replace(table(), topics=[TopicStatus("t", lag_records=0, stream_clock=NOW), TopicStatus("u")])
-    rows = [(clocks, verdicts.worst_verdict(clocks))]
-    listed = page("tables.html", rows=rows, total=1, q="", state="", states=[])
-    assert '<th scope="col">' not in listed and '<th scope="col" class="n">' not in listed
+    listed = page("tables.html", tables=[clocks])
+    heads = re.findall('<th scope="col".*?>', listed)
+    assert len(heads) == 10 and all("title=" in each for each in heads)
     assert 'title="t: newest record in Kafka 2026-11-22 06:00:00 UTC, in the table none. u: newest' in listed
 
 
-def test_the_first_line_tells_how_many_tables_need_a_person_and_how_many_records_are_set_apart() -> None:
+def end(number: int, **changes: Any) -> BatchEnd:
+    """Of a batch that was published ten minutes after the one before it."""
+    given: dict[str, Any] = {"topic": "t", "state": "published", "records": 100 * number, "rejected": 0}
+    at = NOW - timedelta(minutes=100 - 10 * number)
+    return BatchEnd(at=at, batch=number, **{**given, "unread": 10 * number, **changes})
+
+
+def overview(tables: list[TableStatus], *, activity: Any = None, **chosen: str) -> Overview:
+    return make_overview(tables, activity, View(**chosen))
+
+
+def shown(found: Overview) -> list[str]:
+    return [row.table.table for group in found.groups for row in group.rows]
+
+
+def test_the_cards_tell_what_needs_a_person_and_how_much_goes_through() -> None:
     unknown = replace(table(as_of=NOW, unasked=["catalog"]), exists=None)
-    each = [late(), late(last_error=error()), replace(table(), quarantined=1200), unknown]
+    checks = ExpectationsSummary("t", 3, NOW, 1, 0, ["warn: 3 of 5 rows fail"])
+    each = [
+        late(), replace(late(last_error=error()), table="db.u"), replace(table(), table="db.v", quarantined=1200),
+        replace(unknown, table="db.w"), table(table="db.x", exists=False), table(table="db.y", expectations=checks),
+        table(table="db.z", freshness_promised_seconds=900.0, freshness_now_seconds=1.0, freshness_kept=True),
+    ]  # fmt: skip
+    activity = {"db.t": TableActivity((), 600, 7), "db.z": TableActivity((), 3000), "db.secret": TableActivity((), 9)}
 
-    def first(tables: list[TableStatus]) -> tuple[str, list[str | None]]:
-        rows = [(t, verdicts.worst_verdict(t)) for t in tables]
-        told = page("tables.html", rows=rows, total=len(rows), q="", state="", states=[])
-        line = Seen()
-        line.feed(told.partition('<p class="overall">')[2].partition("</p>")[0])
-        return " ".join(line.text.split()), [a.get("href") for _, a in line.elements if "href" in a]
+    def told(found: Overview) -> list[tuple[str, str, str, str]]:
+        return [(card.figure, card.label, card.detail, card.tone) for card in found.cards]
 
-    states = [f"/sluice/tables?state={label}" for label in ("failed", "stale", "unknown", "up%20to%20date")]
-    words = "2 of 4 tables need attention. 1 failed 1 stale 1 unknown 1 up to date 1,200 records quarantined"
-    assert first(each) == (words, [*states, "/sluice/quality"])
-    assert first(each[2:])[0].startswith("The status of 1 of 2 tables is unknown. 1 unknown 1 up to date")
-    behind = replace(table(), topics=[TopicStatus("t", lag_records=7)])
-    assert first([table(), behind])[0] == "No table needs attention. 2 up to date"
-    new = replace(table(), exists=False)
-    words = (
-        "No table needs attention. 1 of 2 tables has no data: no run has published to it yet. 1 never run 1 up to date"
-    )
-    assert first([table(), new])[0] == words
-    assert first([new, new, late()])[0].startswith("1 of 3 tables needs attention. 2 of 3 tables have no data: no run ")
+    assert told(overview(each, activity=activity)) == [
+        ("3", "need attention", "of 7 tables, 1 unknown, 1 never run", "bad"),
+        ("33%", "within the freshness target", "2 of 3 stale", "bad"),
+        ("60", "records published a minute", "mean of the last hour, 2 tables", ""),
+        ("7", "records quarantined in 24 h", "1,200 in quarantine now", "warn"),
+        ("1", "table has failing checks", "of 1 with evaluated checks", "warn"),
+    ]
+    assert told(overview([table()], activity={})) == [
+        ("0", "need attention", "of 1 table", "good"),
+        ("-", "within the freshness target", "no contract has a target", "unknown"),
+        ("0", "records published a minute", "mean of the last hour, 0 tables", ""),
+        ("0", "records quarantined in 24 h", "0 in quarantine now", "good"),
+        ("0", "tables have failing checks", "no checks were evaluated", "unknown"),
+    ]
+    # Before the ledger was read, nothing is said to be zero.
+    assert [card[0] for card in told(overview(each))] == ["3", "33%", "-", "-", "1"]
+    assert told(overview([unknown]))[0] == ("0", "need attention", "of 1 table, 1 unknown", "unknown")
+    assert told(overview([each[4]]))[0][3] == "good"  # that no run was there yet is no trouble
+    # A click on a card shows the tables that it counts.
+    names = {card.name: shown(overview(each, activity=activity, show=card.name)) for card in overview(each).cards}
+    assert names == {
+        "attention": ["db.u", "db.t", "db.y"], "stale": ["db.u", "db.t"], "publishing": ["db.t", "db.z"],
+        "quarantined": ["db.t"], "checks": ["db.y"],
+    }  # fmt: skip
+    links = seen("tables.html", tables=each, activity=activity, view=View(q="db", show="stale"))
+    cards = [a for tag, a in links.elements if (a.get("class") or "").startswith("card ")]
+    assert [(a["href"], a.get("aria-current")) for a in cards[:2]] == [
+        ("/sluice/tables?q=db&show=attention", None), ("/sluice/tables?q=db", "true"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sort", "up", "down"),
+    [
+        ("table", "a b c", "c b a"), ("state", "b a c", "c a b"), ("freshness", "a b c", "b a c"),
+        ("lag", "c a b", "a c b"), ("records", "a b c", "b a c"), ("batches", "a c b", "b a c"),
+        ("commit", "a b c", "b a c"), ("quality", "a c b", "b a c"), ("quarantined", "a b c", "b a c"),
+        ("nonsense", "b a c", "b a c"),
+    ],
+)  # fmt: skip
+def test_rows_are_in_the_chosen_order_and_what_is_unknown_comes_last(sort: str, up: str, down: str) -> None:
+    def at(minutes: int) -> SnapshotStatus:
+        return SnapshotStatus(1, NOW + timedelta(minutes=minutes), 1.0, "t", 1, {}, 1, "r", "publish")
+
+    lags = [[TopicStatus("t", lag_records=n)] for n in (10, 9)]
+    checks = ExpectationsSummary("t", 3, NOW, 1, 0, ["warn: 3 of 5 rows fail"])
+    tables = [
+        table(table="a", freshness_now_seconds=9.0, topics=lags[0], snapshot=at(1), quarantined=2),
+        late(table="b", topics=[TopicStatus("t")], snapshot=at(2), quarantined=10, expectations=checks),
+        table(table="c", topics=lags[1]),
+    ]
+    activity = {"a": TableActivity([end(1)]), "b": TableActivity([end(2), end(3, state="blocked")])}
+    for order, expected in (("asc", up), ("desc", down)):
+        found = overview(tables, activity=activity, sort=sort, order=order)
+        assert " ".join(shown(found)) == expected, order
+    # A click on the header sorts, and a second one turns the order round.
+    first = {column.name: (order, after) for column, order, after in overview(tables, sort=sort).columns}
+    if sort != "nonsense":
+        assert first[sort] in (("asc", "desc"), ("desc", "asc"))
+        text = page("tables.html", tables=tables, view=View(sort=sort))
+        assert text.count(f'aria-sort="{first[sort][0]}ending"') == text.count("aria-sort") == 1
+
+
+def test_rows_may_be_grouped_as_the_contracts_are_each_group_with_its_dag() -> None:
+    tables = [table(table="db.a"), late(table="db.b", group="h"), table(table="db.c"), table(table="db.d", group="h")]
+    found = overview(tables, by="group", q="DB.")
+    assert [(group.name, group.needing, len(group.rows)) for group in found.groups] == [("h", 1, 2), ("g", 0, 2)]
+    text = page("tables.html", tables=tables, view=View(by="group"))
+    assert text.count("<tbody>") == 2 and text.index('data-airflow-path="/dags/ingest_h"') < text.index("db.b</a>")
+    assert page("tables.html", tables=tables).count("<tbody>") == 1
+    assert shown(overview(tables, dag_id="ingest_h")) == ["db.b", "db.d"]
+    assert len(shown(overview(tables, dag_id="backfill"))) == 4
+    assert len(shown(overview(tables, q="APPEND"))) == 4 and shown(overview(tables, q="x")) == []
+    assert "No table matches." in page("tables.html", tables=tables, view=View(q="x"))
+
+
+def test_a_row_draws_its_last_batches_and_each_leads_to_its_time() -> None:
+    ends = [
+        end(1), end(2, rejected=5), end(3, state="blocked", records=9, rejected=9), end(4, records=None, unread=None),
+        replace(end(5), at=NOW - timedelta(days=3)),
+    ]  # fmt: skip
+    each = table(topics=[TopicStatus("t", lag_records=12_345)])
+    found = seen("tables.html", tables=[each], activity={"db.t": TableActivity(ends)})
+    squares = [a for tag, a in found.elements if tag == "a" and a.get("tabindex") == "-1"]
+    assert [a["class"] for a in squares] == ["good", "warn", "bad", "good", "good"]
+    at = (NOW - timedelta(minutes=90)).isoformat().replace("+00:00", "Z")
+    assert (squares[0]["href"] or "").endswith(f"at={at}#then") and squares[0]["title"] == ends[0].text
+    # The page is made with the clock: of the day before, and of a week.
+    recent = replace(end(1), at=datetime.now(UTC))
+    (square,) = render.batch_squares([recent], "/p", datetime.now(UTC) - timedelta(days=1)).split("</a>")[:1]
+    assert f'href="/p/timeline?at={recent.time}#then"' in square and "hours=168&" in (squares[-1]["href"] or "")
+    text = ("Last 5 batches, newest right: 3 published, 1 published with quarantined records, 1 not published")
+    assert text in [a.get("aria-label") for _, a in found.elements]
+    assert "Records of the last batches: 100, 195, 500" in found.text
+    assert "Unread offsets before the last batches, and now: 10, 20, 30, 50, 12345" in found.text
+    assert found.text.count("12.3k") == 1
+    # The lag of a table is that of all its topics.
+    both = Row(table(), verdicts.worst_verdict(table()), TableActivity([end(1), replace(end(2), topic="u"), end(3)]))
+    assert both.lags == [10 + 20, 30 + 20, 0]
+    # A table without a batch, or whose history was not read, has no line.
+    for activity in (None, {}, {"db.t": TableActivity([end(1)])}):
+        assert "Records of the last batches" not in page("tables.html", tables=[table()], activity=activity)
+
+
+def test_a_line_goes_from_left_to_right_and_stays_within_its_box() -> None:
+    assert [render.sparkline_points(each) for each in ([], [7])] == ["", ""]
+    assert render.sparkline_points([0, 5, 10]) == "1,15 28,8 55,2"
+    assert render.sparkline_points([0, 0]) == "1,15 55,15"
+    assert [render.format_compact(n) for n in (None, 0, 9_999, 12_345, 999_499, 999_600, 4_560_000)] == [
+        "-", "0", "9,999", "12.3k", "999k", "1M", "4.56M",
+    ]  # fmt: skip
 
 
 def test_a_table_that_never_ran_says_what_creates_it() -> None:
@@ -398,19 +510,25 @@ def test_a_table_that_never_ran_says_what_creates_it() -> None:
     assert new.todo == "The first run of DAG ingest_g creates it. If the DAG is paused, unpause it."
 
 
-def test_a_row_shows_both_clocks_of_the_topic_that_is_furthest_behind_and_what_is_promised() -> None:
+def test_a_row_shows_freshness_against_what_is_promised_and_the_clocks_of_each_topic_on_hover() -> None:
     topics = [
         TopicStatus("a", lag_seconds=5.0, stream_clock=NOW, table_clock=NOW),
         TopicStatus("b", lag_seconds=7200.0, stream_clock=NOW, table_clock=NOW - timedelta(hours=2)),
         TopicStatus("c"),
     ]
-    each = replace(late(), topics=topics, quarantined=7)
-    found = seen("tables.html", rows=[(each, verdicts.worst_verdict(each))], total=1, q="", state="", states=[])
-    assert "2h (target 15m)Kafka 2026-11-22 06:00:00 UTCtable 2026-11-22 04:00:00 UTCtopic b" in found.text
+    found = seen("tables.html", tables=[replace(late(), topics=topics, quarantined=7)])
+    assert "2h / 15m" in found.text
+    clocks = "b: newest record in Kafka 2026-11-22 06:00:00 UTC, in the table 2026-11-22 04:00:00 UTC. c: newest"
+    assert [a for _, a in found.elements if clocks in (a.get("title") or "")]
     assert ("a", "/sluice/quality?q=db.t") in [(tag, a.get("href")) for tag, a in found.elements]
-    read = replace(late(), topics=[TopicStatus("a", lag_seconds=0.0, stream_clock=NOW)], freshness_now_seconds=0.0)
-    found = seen("tables.html", rows=[(read, verdicts.worst_verdict(read))], total=1, q="", state="", states=[])
-    assert "0s (target 15m)Kafka 2026-11-22 06:00:00 UTCtable none" in found.text
+    (gauge,) = [a for tag, a in found.elements if tag == "svg"]
+    assert (gauge["class"], gauge["aria-label"]) == ("gauge bad", "stale")
+    widths = {a["class"]: a["width"] for tag, a in found.elements if tag == "rect"}
+    assert widths == {"ground": "100", "value": "100.0", "target": "2"}
+    half = seen("tables.html", tables=[table(freshness_now_seconds=450.0, freshness_promised_seconds=900.0)])
+    assert [a["width"] for tag, a in half.elements if a.get("class") == "value"] == ["33.3"]  # the target is at 66
+    for each in (table(freshness_now_seconds=450.0), table(freshness_promised_seconds=900.0)):
+        assert "svg" not in [tag for tag, _ in seen("tables.html", tables=[each]).elements]
 
 
 @pytest.mark.parametrize("template", ["table.html", "timeline.html", "report.html"])
@@ -489,6 +607,7 @@ def operations_of(text: str) -> list[dict[str, Any]]:
 
 
 def page(template: str, **values: Any) -> str:
+    made = make_overview(values.pop("tables", ()), values.pop("activity", None), values.pop("view", View()))
     common = {"base": "/sluice", "airflow": "", "refresh": 30, "reading": False, "read_at": NOW, "here": "tables"}
     return render.render_page(
         template,
@@ -496,7 +615,7 @@ def page(template: str, **values: Any) -> str:
             **common,
             "unread": False,
             "errors": [],
-            "overall": verdicts.StatusSummary.from_verdicts(values.get("rows", ())),
+            "overview": made,
             "readiness": (),
             "window": None,
             "ledger": values.get("window") is not None,
@@ -509,7 +628,6 @@ def page(template: str, **values: Any) -> str:
             "review": None,
             "runs": (),
             "charts": None,
-            "dag": "",
             "operations": table_operations(template, values),
             "readable": {"ingest_g", f"ingest_{HOSTILE}", *OPERATOR_DAGS},
             **values,
@@ -585,7 +703,8 @@ def test_hostile_text_stays_text_on_every_page(template: str) -> None:
         states=[(HOSTILE, HOSTILE, 1)], message=HOSTILE,
         name=HOSTILE, readiness=[ReadinessCheck(HOSTILE, False, HOSTILE, HOSTILE)],
         total=1, q=HOSTILE, state=HOSTILE, run_id=HOSTILE, details={HOSTILE: shown},
-        rows=[(each, verdict)],
+        tables=[each], activity={HOSTILE: TableActivity([end(n, topic=HOSTILE) for n in (1, 2)])},
+        view=View(q=HOSTILE, dag_id=HOSTILE, show=HOSTILE, sort=HOSTILE, order=HOSTILE, by="group"),
         shown=5 if template == "timeline.html" else [TableQuality(HOSTILE, shown.trends, 1, 1, 3)],
         collapsed=[TableQuality(HOSTILE, (), 1, 1)], run_filter={"run_id": HOSTILE},
         window=hostile_window(), max_groups=1, hours=24, choices=history.HOUR_CHOICES, target=None, at=HOSTILE,
@@ -597,6 +716,8 @@ def test_hostile_text_stays_text_on_every_page(template: str) -> None:
     assert [a for tag, a in found.elements if tag == "script"] == scripts
     assert not [tag for tag, _ in found.elements if tag in ("img", "style", "iframe", "object")]
     assert not [name for _, a in found.elements for name in a if name.startswith("on") or name == "style"]
+    squares = [a for tag, a in found.elements if tag == "a" and HOSTILE in (a.get("title") or "")]
+    assert len(squares) >= 2 or template != "tables.html"
     for name in ("href", "action"):
         links = [a[name] or "" for _, a in found.elements if a.get(name)]
         assert all(link.startswith(("#", "/sluice/")) for link in links), links
@@ -617,7 +738,7 @@ def test_what_could_not_be_read_is_not_told_as_empty_or_on_its_way(template: str
     found = seen(
         template, errors=["The catalog did not answer."], unread=True, table=each,
         verdicts=list(verdicts.list_verdicts(each)),
-        detail=None, rows=[], total=0, q="", state="", run_id=None, window=None, name="", states=[],
+        detail=None, total=0, q="", state="", run_id=None, window=None, name="", states=[],
     )  # fmt: skip
     assert says in found.text and "The catalog did not answer." in found.text
     assert "Reading" not in found.text and "No tables to show" not in found.text and "evaluated" not in found.text
@@ -696,7 +817,7 @@ def test_a_review_that_waits_is_answered_here_and_no_other_is_advised() -> None:
     assert "review__db.t__1_2" in page("table.html", **values, review="review__db.t__1_2", readable=set())
     assert labels(page("table.html", **values)) == ["Review…"]
     # The page of all tables does not know whether one waits.
-    listed = page("tables.html", rows=[(each, values["verdicts"][0])], total=1, q="", state="", states=[])
+    listed = page("tables.html", tables=[each])
     assert labels(listed) == []
 
 
@@ -771,8 +892,8 @@ def test_a_topic_without_a_newest_record_is_empty_or_could_not_be_asked(marks: A
     judged_as = verdicts.worst_verdict(each)
     alone = seen("table.html", table=each, verdicts=[judged_as], detail=None).text
     assert f"Newest record in Kafka: {says}, in the table: 2026-11-22 06:00:00 UTC." in alone
-    every = seen("tables.html", rows=[(each, judged_as)], total=1, q="", state="", states=[]).text
-    assert f"Kafka {says}table 2026" in every
+    titles = [a.get("title") or "" for _, a in seen("tables.html", tables=[each]).elements]
+    assert f"t: newest record in Kafka {says}, in the table 2026-11-22 06:00:00 UTC. " in titles
 
 
 @pytest.mark.parametrize(("counted", "says"), [(None, "3"), (200_000, "≥ 3")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -66,7 +67,8 @@ def test_a_table_is_shown_to_those_alone_who_may_read_its_dag(found: dict[str, t
     assert slow in mine["/tables"][1] and slow.replace("&#39;", "'") in mine["/api/tables"][1]
     assert all("1 problem in contracts" in mine[at][1] for at in ("/tables", "/timeline", "/api/tables"))
     # What is shown while it is being read anew is looked at again soon.
-    assert 'data-refresh="5"' in mine["/timeline"][1] and 'data-refresh="30"' in mine["/tables"][1]
+    refresh = {at: re.findall(r'data-refresh="(\d+)"', mine[at][1]) for at in ("/timeline", "/tables", "/quality")}
+    assert refresh == {"/timeline": ["5"], "/tables": ["5"], "/quality": ["30"]}
     words = (">db.mine<", ">db.mine_too<", "expect x", "expect y")
     judged = {
         at.removeprefix("/quality?run_id=r"): [word for word in words if word in text]
@@ -180,6 +182,23 @@ def test_a_page_is_as_of_the_time_when_its_own_data_was_read(found: dict[str, tu
     head = re.compile(r'<p class="read" title="[^"]*">as of <time datetime="([^"]*)"')
     expected = json.loads(found["read at"][1])
     assert {at: head.findall(found[at][1]) for at in expected} == {at: [time] for at, time in expected.items()}
+
+
+def test_what_all_tables_published_is_counted_over_those_that_the_reader_may_see(
+    found: dict[str, tuple[int, str]],
+) -> None:
+    told = found["/tables"][1]
+    assert "<b>1</b> records published a minute <small>mean of the last hour, 1 table</small>" in told
+    squares = re.findall(r'<a tabindex="-1" href="([^"]*)&?at=[^"]*#then" class="(\w+)"', told)
+    assert squares == [("/tables/db.mine/timeline?", "good")]
+    # What was chosen is kept by every link, and is shown to nobody as HTML.
+    chosen = found["chosen: /tables"][1]
+    links = re.findall(r'aria-sort="ascending"[^>]*><a href="([^"]*)"', chosen)
+    assert [html.unescape(each) for each in links] == [
+        "/tables?q=T.&state=blocked&dag_id=ingest_mine&sort=lag&order=desc&by=group"
+    ]
+    assert chosen.count('<tr class="group">') == 1 and "db.mine_too</a>" in chosen
+    assert "No table matches." in found["none: /tables"][1] and "<script>x" not in found["none: /tables"][1]
 
 
 def test_a_report_of_a_run_that_has_not_ended_is_looked_for_again(found: dict[str, tuple[int, str]]) -> None:

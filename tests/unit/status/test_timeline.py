@@ -399,7 +399,7 @@ def test_what_others_do_crowds_nothing_out_of_what_somebody_may_see(catalog: Sql
 def test_of_each_table_the_last_batch_is_told_however_much_happened_since(
     catalog: SqlCatalog, tmp_path, monkeypatch
 ) -> None:
-    assert timeline.read_events_and_last_batches(catalog, LONG_AGO) == ([], [])
+    assert timeline.read_events_and_activity(catalog, LONG_AGO) == ([], [], {})
     start = happened(catalog)
     busy = [LedgerRow("u", LedgerState.PUBLISHED, "id", n, table="ns.other", records=n) for n in range(2, 9)]
     for row in (
@@ -407,11 +407,45 @@ def test_of_each_table_the_last_batch_is_told_however_much_happened_since(
         LedgerRow("t", LedgerState.PUBLISHED, "id", -1, table=NAME, records=1_000),
     ):  # a slice is no batch
         Ledger(catalog).append([row], run_id="run 3")
-    found = {e.table: e for e in timeline.read_events_and_last_batches(catalog, start)[1]}
+    found = {e.table: e for e in timeline.read_events_and_activity(catalog, start).last}
     assert {name: e.records for name, e in found.items()} == {NAME: 9, "ns.other": 8}
     assert found[NAME].delay == (found[NAME].at - start).total_seconds() and found[NAME].unread == 30
     assert [e.table for e in week(tmp_path, monkeypatch).last] == [NAME]
-    assert timeline.read_events_and_last_batches(catalog, datetime.now(UTC)) == ([], [])
+    assert timeline.read_events_and_activity(catalog, datetime.now(UTC)) == ([], [], {})
+
+
+def test_of_each_table_the_last_ten_batches_are_told_and_what_it_counted_lately(catalog: SqlCatalog) -> None:
+    start = happened(catalog)  # batch 4 published, batch 5 blocked, batch 6 failed
+    now = datetime.now(UTC)
+
+    def ended(seq: int, state: LedgerState, hours: float = 0.5, **more: Any) -> LedgerRow:
+        return LedgerRow("u", state, "id", seq, table="ns.other", at=now - timedelta(hours=hours), **more)
+
+    rows = [
+        *(ended(n, LedgerState.PUBLISHED, 20 - n, records=n, rejected=1) for n in range(2, 13)),
+        ended(13, LedgerState.BLOCKED, 0.4, records=9, rejected=7),
+        ended(13, LedgerState.BLOCKED, 0.3, records=9, rejected=7),  # of the same records
+        ended(14, LedgerState.FAILED),
+        ended(14, LedgerState.RETRIED, 0.1),  # the attempt goes on
+        ended(14, LedgerState.PUBLISHED, 0.05, records=50, rejected=2),
+        ended(15, LedgerState.PUBLISHED, 0.02),  # counts that settle does not know
+        ended(-1, LedgerState.PUBLISHED, records=1_000, rejected=1_000),  # a slice is no batch
+        LedgerRow("u", LedgerState.STAGED, "id", 14, records=52, unread=77),
+    ]
+    Ledger(catalog).append(rows, run_id="run 3")
+    found = timeline.read_events_and_activity(catalog, start - timedelta(days=7), most=1).activity
+    other = found["ns.other"]
+    assert [(b.batch, b.tone) for b in other.batches] == [
+        *((n, "warn") for n in range(7, 13)), (13, "bad"), (14, "warn"), (15, "good"), (1, "good"),
+    ]  # fmt: skip
+    by_number = {b.batch: b for b in other.batches}
+    assert (by_number[14].unread, by_number[14].published, by_number[15].published) == (77, 48, None)
+    assert (other.published, other.quarantined) == (48 + 5, 11 + 7 + 2)
+    assert by_number[13].text.endswith("UTC: u, batch 13 blocked, 9 records, 7 quarantined")
+    mine = found[NAME]
+    assert [(b.batch, b.state) for b in mine.batches] == [(4, "published"), (5, "blocked"), (6, "failed")]
+    assert (mine.published, mine.quarantined, mine.batches[0].unread) == (8, 1, 30)
+    assert "None" not in "".join(b.text for each in found.values() for b in each.batches)
 
 
 def test_a_window_says_when_it_does_not_show_all(catalog: SqlCatalog, tmp_path, monkeypatch) -> None:

@@ -143,6 +143,46 @@
     }
     schedule();
   };
+  // Typing in the search of all tables narrows the rows at once. The address follows, so that a refresh keeps them.
+  let asking = 0;
+  const narrow = (box) => {
+    const table = document.querySelector("table[data-searched]");
+    if (!table) return;
+    const wanted = box.value.trim().toLowerCase();
+    let shown = 0;
+    for (const part of table.tBodies) {
+      let some = false;
+      for (const row of part.querySelectorAll("tr:has(th[scope=row])")) {
+        row.hidden = !row.cells[0].textContent.toLowerCase().includes(wanted);
+        some ||= !row.hidden;
+        shown += !row.hidden;
+      }
+      part.hidden = !some && part.querySelector("th") !== null;
+    }
+    document.querySelector("[data-count]").textContent = shown.toLocaleString("en");
+    const searched = (address) => {
+      const url = new URL(address, location.href);
+      if (wanted) url.searchParams.set("q", wanted);
+      else url.searchParams.delete("q");
+      return url.href;
+    };
+    history.replaceState(history.state, "", searched(location.href));
+    for (const link of document.querySelectorAll("a[data-query]")) link.href = searched(link.href);
+    clearTimeout(asking);
+    if (!wanted.includes(table.dataset.searched.toLowerCase())) asking = setTimeout(fetchRows, 300, box, table);
+  };
+  // The page was searched for another word: the rows that it left out come from the server.
+  const fetchRows = async (box, table) => {
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual" }).catch(() => null);
+    const rows = answer?.ok && new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("table[data-searched]");
+    if (!rows || !table.isConnected) return;
+    table.replaceWith(rows);
+    enhance();
+    narrow(box);
+  };
+  document.addEventListener("input", (event) => {
+    if (event.target.matches(".filter input[type=search]")) narrow(event.target);
+  });
   const schedule = () => { const seconds = Number(root.dataset.refresh || 0); if (seconds) setTimeout(refresh, seconds * 1000); };
   schedule();
 })();
