@@ -160,6 +160,14 @@ def ask_for_hidden_runs(client: TestClient, filled: SimpleNamespace) -> dict[str
     return found
 
 
+def ask_for_chosen_tables(client: TestClient) -> dict[str, Any]:
+    """Return the page of all tables for all of its choices, and for values that no page offers."""
+    chosen = "q=T.&state=blocked&dag_id=ingest_mine&sort=lag&order=asc&by=group"
+    nonsense = urlencode(dict.fromkeys(("q", "state", "show", "sort", "order", "by"), "<script>x"))
+    pages = {"chosen": chosen, "none": nonsense}
+    return {f"{name}: /tables": get_answer(client, f"/tables?{query}") for name, query in pages.items()}
+
+
 def ask_with_failed_feeds(client: TestClient, filled: SimpleNamespace) -> dict[str, Any]:
     """Return the answers with earlier readings, while the next reading does not finish."""
     found: dict[str, Any] = {}
@@ -262,7 +270,7 @@ def main() -> None:
         "&dag_id=backfill",
     )
     found: dict[str, Any] = {at: get_answer(client, at) for at in (f"/quality?run_id=r{each}" for each in asked)}
-    found |= ask_for_hidden_runs(client, filled)
+    found |= ask_for_hidden_runs(client, filled) | ask_for_chosen_tables(client)
     for route in plugin.app.routes:
         path = getattr(route, "path", "")
         for name in TABLE_NAMES if "{name}" in path and "static" not in path else ("",):
@@ -273,11 +281,6 @@ def main() -> None:
             # The report is another application's HTML, so it is sandboxed.
             assert (at == "/tables/db.mine/report") == ("sandbox" in answer.headers["content-security-policy"]), at
             assert ("static" in at) == (answer.headers["cache-control"] != "no-store"), at
-    chosen = "q=T.&state=blocked&dag_id=ingest_mine&sort=lag&order=asc&by=group"
-    found["chosen: /tables"] = get_answer(client, f"/tables?{chosen}")
-    nonsense = "<script>x"
-    values = dict.fromkeys(("q", "state", "show", "sort", "order", "by"), nonsense)
-    found["none: /tables"] = get_answer(client, f"/tables?{urlencode(values)}")
     found |= {f"all: {at}": answer for at, answer in ask_as_unrestricted_user(client, filled).items()}
     found |= ask_with_failed_feeds(client, filled)
     found |= {f"refused: {at}": get_answer(client, at) for at in REFUSED_PATHS}

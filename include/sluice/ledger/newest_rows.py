@@ -31,12 +31,12 @@ def take_newest(rows: pa.Table, by: Sequence[str], count: int = 1) -> pa.Table:
     """
     ordered = rows.sort_by([("at", "ascending")])
     numbered = ordered.select(list(by)).append_column("number", pa.array(range(len(ordered)), pa.int64()))
-    groups = numbered.group_by(list(by), use_threads=False)
     if count == 1:
+        groups = numbered.group_by(list(by), use_threads=False)
         return ordered.take(groups.aggregate([("number", "max")])["number_max"].combine_chunks().sort())
-    numbers = groups.aggregate([("number", "list")])["number_list"]
-    chosen = sorted(number for group in numbers.to_pylist() for number in group[-count:])
-    return ordered.take(pa.array(chosen, pa.int64()))
+    groups = numbered.sort_by([("number", "descending")]).group_by(list(by), use_threads=False)
+    numbers = groups.aggregate([("number", "list")])["number_list"].combine_chunks()
+    return ordered.take(pc.list_flatten(pc.list_slice(numbers, 0, count)).sort())
 
 
 def read_newest(

@@ -45,9 +45,10 @@ class View:
     by: str = ""
 
     def query(self, **changes: str) -> str:
-        """The query string of this view with some changes."""
+        """The query string of this view with some changes; empty without a choice."""
         values = {each.name: getattr(self, each.name) for each in fields(self)} | changes
-        return "?" + urlencode({name: value for name, value in values.items() if value}, quote_via=quote, safe="")
+        text = urlencode({name: value for name, value in values.items() if value}, quote_via=quote, safe="")
+        return f"?{text}" if text else ""
 
     @property
     def kept(self) -> dict[str, str]:
@@ -253,7 +254,9 @@ class Overview:
         parts += [f"{found.new:,} never run"] if found.new else []
         worst = min((row.verdict.tone for row in self.every), default=Tone.GOOD)
         label = "needs attention" if found.needing == 1 else "need attention"
-        tone = "good" if worst == Tone.UNKNOWN and not found.unknown else worst.name.lower()  # a new table is no trouble
+        tone = (
+            "good" if worst == Tone.UNKNOWN and not found.unknown else worst.name.lower()
+        )  # a new table is no trouble
         return Card("attention", f"{found.needing:,}", label, ", ".join(parts), tone)
 
     def _freshness(self) -> Card:
@@ -289,9 +292,7 @@ class Overview:
         return Card("checks", f"{failing:,}", label, detail, "warn" if failing else "good" if checked else "unknown")
 
 
-def make_overview(
-    tables: Iterable[TableStatus], activity: Mapping[str, TableActivity] | None, view: View
-) -> Overview:
+def make_overview(tables: Iterable[TableStatus], activity: Mapping[str, TableActivity] | None, view: View) -> Overview:
     """Make the page.
 
     Args:
@@ -301,9 +302,15 @@ def make_overview(
     known = activity or {}
     found = sorted(((t, verdicts.worst_verdict(t)) for t in view.of_dag(tables)), key=verdicts.by_urgency)
     every = [Row(table, verdict, known.get(table.table, _NOTHING)) for table, verdict in found]
-    wanted, is_shown = view.q.casefold(), SHOWN.get(view.show, lambda _: True)
-    rows = [row for row in every if view.state in ("", row.verdict.label) and is_shown(row) and row.has(wanted)]
-    return Overview(view, every, _group(_sort(rows, view), view), activity is not None, datetime.now(UTC) - timedelta(days=1))
+    wanted, is_on_card = view.q.casefold(), SHOWN.get(view.show)
+    rows = [
+        row
+        for row in every
+        if view.state in ("", row.verdict.label) and (is_on_card is None or is_on_card(row)) and row.has(wanted)
+    ]
+    return Overview(
+        view, every, _group(_sort(rows, view), view), activity is not None, datetime.now(UTC) - timedelta(days=1)
+    )
 
 
 def _sort(rows: Sequence[Row], view: View) -> list[Row]:

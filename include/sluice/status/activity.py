@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 
-from sluice.status.text import utc_text
-
 PUBLISHED = "published"
 MAX_BATCHES = 10
 
@@ -47,7 +45,8 @@ class BatchEnd:
         """The attempt in words."""
         counts = "" if self.records is None else f", {self.records:,} records"
         rejected = f", {self.rejected:,} quarantined" if self.rejected else ""
-        return f"{utc_text(self.at)}: {self.topic}, batch {self.batch} {self.state}{counts}{rejected}"
+        at = f"{self.at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"  # the page's script shows it in the viewer's zone
+        return f"{at}: {self.topic}, batch {self.batch} {self.state}{counts}{rejected}"
 
     @cached_property
     def time(self) -> str:

@@ -482,7 +482,7 @@ def test_a_row_draws_its_last_batches_and_each_leads_to_its_time() -> None:
     recent = replace(end(1), at=datetime.now(UTC))
     (square,) = render.batch_squares([recent], "/p", datetime.now(UTC) - timedelta(days=1)).split("</a>")[:1]
     assert f'href="/p/timeline?at={recent.time}#then"' in square and "hours=168&" in (squares[-1]["href"] or "")
-    text = ("Last 5 batches, newest right: 3 published, 1 published with quarantined records, 1 not published")
+    text = "Last 5 batches, newest right: 3 published, 1 published with quarantined records, 1 not published"
     assert text in [a.get("aria-label") for _, a in found.elements]
     assert "Records of the last batches: 100, 195, 500" in found.text
     assert "Unread offsets before the last batches, and now: 10, 20, 30, 50, 12345" in found.text
@@ -527,6 +527,8 @@ def test_a_row_shows_freshness_against_what_is_promised_and_the_clocks_of_each_t
     assert widths == {"ground": "100", "value": "100.0", "target": "2"}
     half = seen("tables.html", tables=[table(freshness_now_seconds=450.0, freshness_promised_seconds=900.0)])
     assert [a["width"] for tag, a in half.elements if a.get("class") == "value"] == ["33.3"]  # the target is at 66
+    kept = seen("tables.html", tables=[replace(late(), freshness_kept=kept) for kept in (True, None)])
+    assert [a["class"] for tag, a in kept.elements if tag == "svg"] == ["gauge good", "gauge unknown"]
     for each in (table(freshness_now_seconds=450.0), table(freshness_promised_seconds=900.0)):
         assert "svg" not in [tag for tag, _ in seen("tables.html", tables=[each]).elements]
 
