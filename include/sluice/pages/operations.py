@@ -45,6 +45,7 @@ class Operation:
         unpause: whether the DAG is unpaused first, because a run of a paused DAG would wait.
         method, path, body: the request to Airflow's API; the path is below Airflow's address.
         values_in: the object in the body that takes the values of the fields; empty: none does.
+        then: what the dialog offers once the run has succeeded, because only the next run shows its effect.
     """
 
     table: str
@@ -62,6 +63,7 @@ class Operation:
     path: str = ""
     body: Mapping[str, Any] = field(default_factory=dict)
     values_in: str = ""
+    then: Operation | None = None
 
     def as_json(self) -> dict[str, Any]:
         """All attributes, for the page's script."""

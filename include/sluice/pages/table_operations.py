@@ -115,6 +115,7 @@ class TableOperations:
                 fields=[WHY],
                 dry_run=True,
                 run="publish_blocked",
+                then=self.unpause() or self.run_now(),
             )
         )
 
@@ -204,6 +205,7 @@ class TableOperations:
                 fields=[Field("accept_loss", "Accept loss", hint=hint), WHY],
                 dry_run=True,
                 run="rollback",
+                then=self.unpause() or self.run_now(),
             )
         )
 
@@ -222,6 +224,7 @@ class TableOperations:
                 fields=[WHY],
                 dry_run=True,
                 run="accept_gap",
+                then=self.unpause() or self.run_now(),
             )
         )
 

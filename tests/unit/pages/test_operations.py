@@ -43,7 +43,8 @@ def every(known: TableOperations) -> list[Operation]:
 def test_who_may_do_nothing_has_no_button_and_who_may_start_one_dag_has_its_own() -> None:
     assert every(TableOperations(table(), Rights(), "review__1")) == []
     one = Rights(start=lambda dag: dag == dag_ids.ROLLBACK)
-    assert [each.dag for each in every(TableOperations(table(), one, "review__1"))] == ["rollback"]
+    (rollback,) = every(TableOperations(table(), one, "review__1"))
+    assert (rollback.dag, rollback.then) == ("rollback", None)
     answers = Rights(answer=lambda dag: dag == dag_ids.REVIEW_SCHEMA)
     found = every(TableOperations(table(), answers, "review__1"))
     assert [each.label for each in found] == ["Approve…", "Reject…"]
@@ -69,6 +70,13 @@ def test_each_run_is_a_real_one_whose_id_says_the_table_and_what_is_done() -> No
         "/api/v2/dags/ingest_g?update_mask=is_paused",
         "/api/v2/dags/review_schema/dagRuns/review__1/taskInstances/decide/-1/hitlDetails",
     }
+
+
+def test_what_only_the_next_run_shows_leads_to_that_run() -> None:
+    for paused, label in ((True, "Unpause…"), (False, "Run now…")):
+        found = {each.dag: each.then for each in every(TableOperations(table(paused=paused), EVERYTHING))}
+        after = {dag: then.label for dag, then in found.items() if then}
+        assert after == dict.fromkeys((dag_ids.ROLLBACK, dag_ids.ACCEPT_GAP, dag_ids.PUBLISH_BLOCKED), label)
 
 
 def test_a_run_of_a_paused_dag_would_wait_so_that_it_is_unpaused_first() -> None:

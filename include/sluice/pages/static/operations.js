@@ -114,6 +114,15 @@
       }
       lines.textContent = "No answer. Try again.";
     };
+    const next = () => {
+      const button = element("button", { type: "button", textContent: operation.then.label });
+      button.addEventListener("click", () => {
+        done = false; // a reload would close the next dialog
+        dialog.close();
+        open(operation.then);
+      });
+      return button;
+    };
     // Until the run has ended, or the dialog is closed.
     const follow = async (dag, run) => {
       const path = `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}`;
@@ -125,7 +134,9 @@
         catch { /* it is asked again */ }
         said.className = `said-now ${{ success: "good", failed: "bad" }[state] ?? ""}`;
         said.replaceChildren("Run ", link, words[state] ?? ` is ${state}.`);
-        if (!GOING_ON.includes(state)) return;
+        if (GOING_ON.includes(state)) continue;
+        if (state === "success" && operation.then) said.append(" ", next());
+        return;
       }
     };
     const send = async () => {
