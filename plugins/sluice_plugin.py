@@ -19,8 +19,8 @@ from airflow.plugins_manager import AirflowPlugin
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import RedirectResponse
-from sluice_web import api, pages
-from sluice_web.pages import PREFIX
+from sluice_web import api, pages, timelines
+from sluice_web.answers import PREFIX
 from starlette.exceptions import HTTPException
 from starlette.middleware.base import RequestResponseEndpoint
 
@@ -46,6 +46,7 @@ app = FastAPI(
     openapi_url=None,
 )
 app.include_router(pages.router)
+app.include_router(timelines.router)
 app.include_router(api.router)
 
 

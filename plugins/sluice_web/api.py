@@ -13,8 +13,8 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from sluice.dag_ids import BACKFILL, OPERATOR_DAGS
 from sluice_web import reading
 from sluice_web.operations import ViewerDep
-from sluice_web.pages import visible_events
 from sluice_web.reading import Hours, Moment, Readable
+from sluice_web.timelines import visible_events
 
 if TYPE_CHECKING:
     from sluice.pages.detail import TableDetail
@@ -96,7 +96,7 @@ def api_table_timeline(readable: Readable, name: str, hours: Hours = 24, at: Mom
     until = reading.answer_deadline()
     status = reading.require_status(readable, until)
     table = reading.require_table(status, name)
-    known = reading.feeds().histories.get_feed(name).get(wait=reading.FIRST_WAIT_S, until=until)
+    known = reading.read_table_history(name, until)
     past, unavailable = reading.require_history(known, reading.read_failed_runs(readable, status, table, until))
     answer = _events(past, history.drop_explained_runs(past.events), hours, unavailable, status.hidden_tables)
     answer |= {"standing": None, "trouble": known.value.trouble if known.value else known.error}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +21,13 @@ TABLE_TASK = "table"
 """The mapped task whose instances are tables: those of templates in `ingest.py`, all tables in `maintain.py`. Other
 tables have a task with their own name."""
 FETCH_SIZE = 1_000
+WEEK_D = 7
 
 
-def read_failed_runs(dags: Sequence[str], table: str | None, known: Sequence[TableStatus]) -> History:
-    """Read the failed runs of the last week.
+def read_failed_runs(
+    dags: Sequence[str], table: str | None, known: Sequence[TableStatus], days: int = WEEK_D
+) -> History:
+    """Read the failed runs of the last days.
 
     Args:
         dags: readable DAGs of groups, and shared DAGs.
@@ -37,13 +40,14 @@ def read_failed_runs(dags: Sequence[str], table: str | None, known: Sequence[Tab
     from sluice.dag_ids import MAINTENANCE_DAGS, OPERATOR_DAGS, ingest_dag
     from sluice.errors import SluiceError, first_line
     from sluice.pages.failed_runs import FailedRun, RunScope
-    from sluice.pages.history import HISTORY_LENGTH, History
+    from sluice.pages.history import History
     from sluice.status import timeline
 
     now = datetime.now(UTC)
     shared = {*dags} & {*OPERATOR_DAGS, *MAINTENANCE_DAGS}
-    group_runs = _group_runs([*({*dags} - shared)], table, now - HISTORY_LENGTH, timeline.MAX_EVENTS)
-    shared_runs = _shared_runs([*shared], now - HISTORY_LENGTH)
+    since = now - timedelta(days=days)
+    group_runs = _group_runs([*({*dags} - shared)], table, since, timeline.MAX_EVENTS)
+    shared_runs = _shared_runs([*shared], since)
     scope = RunScope.from_tables(known, {table} if table else {t.table for t in known if ingest_dag(t.group) in dags})
     try:
         with create_session() as session:

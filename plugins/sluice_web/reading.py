@@ -49,6 +49,8 @@ FIRST_WAIT_S = 0.2  # limit for the very first page after a start
 ANSWER_WAIT_S = (
     8.0  # who asks for JSON or metrics does not look again, as the pages do; Prometheus waits for ten seconds
 )
+MONTH_FRESH_S = 300.0
+WEEK_H = 168
 NO_RUN = "This run does not exist, or you may not read its DAG."
 NO_TABLE = "This table does not exist, or you may not read its DAG."
 
@@ -117,9 +119,9 @@ def read_full_pools(dags: Sequence[str]) -> dict[str, str]:
 def _read_failed(key: str) -> History:
     from sluice_web import failed_runs
 
-    dags, table = json.loads(key)
+    dags, table, days = json.loads(key)
     last = feeds().status.last
-    return failed_runs.read_failed_runs(dags, table, last.tables if last else ())
+    return failed_runs.read_failed_runs(dags, table, last.tables if last else (), days)
 
 
 def _read_dry_run(key: str) -> DryRun:
@@ -162,6 +164,10 @@ class ReadingFeeds:
         self.runs: Feeds[dict[str, list[Trend]]] = Feeds(_lazy_reader("trends", "read_run_trends"), slots=Slots())
         self.histories: Feeds[History] = Feeds(_lazy_reader("history", "read_history"))
         self.groups: Feeds[History] = Feeds(_lazy_reader("history", "read_group_history"))
+        # Read for those who ask for 30 days only, and seldom: the ledger of many tables takes a minute.
+        months = {"fresh": MONTH_FRESH_S, "slots": Slots()}
+        self.months: Feeds[History] = Feeds(_lazy_reader("history", "read_month"), **months)
+        self.group_months: Feeds[History] = Feeds(_lazy_reader("history", "read_group_month"), **months)
         self.reports: Feeds[str] = Feeds(_lazy_reader("report", "read_report"), slots=Slots())
         # Own slots: failed runs must be readable while the catalog hangs.
         self.failed: Feeds[History] = Feeds(_read_failed, slots=Slots())
@@ -220,14 +226,21 @@ def sees_all(readable: set[str]) -> bool:
     return known is not None and all(ingest_dag(group) in readable for group in groups)
 
 
-def read_history(status: Status | None, until: float | None = None) -> Reading[History]:
-    """Read the events of the readable tables; each set of groups has its own feed."""
+def read_history(status: Status | None, until: float | None = None, hours: int = WEEK_H) -> Reading[History]:
+    """Read the events of the readable tables; each set of groups has its own feed, and so have 30 days."""
     from sluice.pages.feed import Reading
 
     if status is None:
         return Reading()
     groups = json.dumps(sorted({t.group for t in status.tables}))
-    return feeds().groups.get_feed(groups).get(wait=FIRST_WAIT_S, until=until)
+    own = feeds().groups if hours <= WEEK_H else feeds().group_months
+    return own.get_feed(groups).get(wait=FIRST_WAIT_S, until=until)
+
+
+def read_table_history(name: str, until: float | None = None, hours: int = WEEK_H) -> Reading[History]:
+    """Read the events of one table."""
+    own = feeds().histories if hours <= WEEK_H else feeds().months
+    return own.get_feed(name).get(wait=FIRST_WAIT_S, until=until)
 
 
 def readable_dags(readable: set[str], tables: Sequence[TableStatus]) -> set[str]:
@@ -236,15 +249,17 @@ def readable_dags(readable: set[str], tables: Sequence[TableStatus]) -> set[str]
 
 
 def read_failed_runs(
-    readable: set[str], status: Status | None, table: TableStatus | None = None, until: float | None = None
-) -> Reading[History]:
+    readable: set[str], status: Status | None, table: TableStatus | None = None, until: float | None = None,
+    hours: int = WEEK_H,
+) -> Reading[History]:  # fmt: skip
     """Read the failed runs of the readable DAGs, or those that may concern one table."""
     from sluice.pages.feed import Reading
 
     if status is None:
         return Reading()
     dags = sorted(readable_dags(readable, [table] if table else status.tables))
-    return feeds().failed.get_feed(json.dumps([dags, table and table.table])).get(wait=FIRST_WAIT_S, until=until)
+    key = json.dumps([dags, table and table.table, max(hours, WEEK_H) // 24])
+    return feeds().failed.get_feed(key).get(wait=FIRST_WAIT_S, until=until)
 
 
 def is_readable_run(run_id: str, dags: set[str]) -> bool:

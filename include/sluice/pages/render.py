@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.filters import do_filesizeformat
 from markupsafe import Markup, escape
 
 from sluice import dag_ids
@@ -126,6 +127,18 @@ def format_elapsed(seconds: float) -> str:
     return f"{seconds * 1000:.3g} ms" if seconds < 0.9995 else f"{format_figure(seconds)} s"
 
 
+def format_size(size: float) -> str:
+    """`1.2 MB`."""
+    return do_filesizeformat(size)
+
+
+def format_span(seconds: float) -> str:
+    """A round length of time: `30 min`, `7 d`."""
+    units = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+    length, unit = next(each for each in units if seconds % each[0] == 0 and (each[0] != 86_400 or seconds > 86_400))
+    return f"{seconds // length:.0f} {unit}"
+
+
 def format_ranges(ranges: Mapping[int, OffsetRange]) -> str:
     """`0: [0, 10)  1: [4, 9)`; the first of very many partitions."""
     shown = ranges_text(dict(islice(sorted(ranges.items()), MAX_PARTITIONS)))
@@ -185,6 +198,7 @@ _ENVIRONMENT.filters |= {
     "figure": format_figure,
     "compact": format_compact,
     "elapsed": format_elapsed,
+    "span": format_span,
     "ranges": format_ranges,
     "offset_spans": format_offset_spans,
     "duration": duration,

@@ -1,4 +1,4 @@
-"""The events of a timeline, each in the lane of its kind."""
+"""The events of a timeline, each in the lane of its kind, and the ranges of time that a page can show."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 INGEST = "ingest"
 
@@ -26,6 +27,33 @@ class Lane(StrEnum):
     MAINTENANCE = "maintenance"
 
 
+class TimeRange(NamedTuple):
+    """A range of time that a page can show, up to the time of the reading.
+
+    Attributes:
+        bar_s: the seconds of a bar that sums up batches.
+        cell_s: the seconds of a mark on a lane.
+    """
+
+    hours: int
+    bar_s: int
+    cell_s: int
+
+
+RANGES = tuple(
+    TimeRange(hours, bar_s, cell_s)
+    for hours, bar_s, cell_s in (
+        (1, 15, 60), (6, 60, 300), (24, 300, 900), (168, 1800, 7200), (720, 7200, 21_600),
+    )
+)  # fmt: skip
+WEEK_RANGES, MONTH_RANGES = RANGES[:-1], RANGES[-1:]
+
+
+def find_range(hours: int) -> TimeRange:
+    """The range of this many hours; a day, if there is none."""
+    return next((each for each in RANGES if each.hours == hours), RANGES[2])
+
+
 @dataclass(frozen=True)
 class Event:
     """Something that happened. A failed run has no topic, and a table only if it acted on no other.
@@ -39,6 +67,7 @@ class Event:
         unread: of a batch: the topic's unread offsets before it was read.
         commit_seconds: the part of `seconds` that the visible commit took.
         dag: the DAG of the run, `INGEST` for the DAG of the table's group; None if unknown.
+        batch: the topic's batch number; below zero: a slice of a backfill.
     """
 
     at: datetime
@@ -56,6 +85,12 @@ class Event:
     unread: int | None = None
     commit_seconds: float | None = None
     dag: str | None = None
+    batch: int | None = None
+
+
+def batch_name(seq: int) -> str:
+    """A batch in words; numbers below zero are those of a backfill's slices."""
+    return f"batch {seq}" if seq >= 0 else f"slice {seq}"
 
 
 def group_by_lane(found: Iterable[Event]) -> list[tuple[Lane, list[Event]]]:

@@ -6,9 +6,9 @@ In: the ledger, Sluice's quality, schema and maintenance tables, and the table's
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,21 +19,23 @@ from sluice.batch import PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, PublishedOffset
 from sluice.contract.contract import Contract
 from sluice.errors import CatalogUnavailableError, SluiceError, missing_file_message
 from sluice.iceberg import cursor, snapshots, table_names, tables
-from sluice.iceberg.filters import And, Or, above, one_of
 from sluice.ledger import maintenance_table, quality_table, schemas_table
 from sluice.ledger.error_causes import Cause, classify
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState, row_from_record
 from sluice.ledger.newest_rows import take_newest
 from sluice.offsets import OffsetRange
+from sluice.status import ledger_history
 from sluice.status.activity import TableActivity
-from sluice.status.events import INGEST, Event, Lane, group_by_lane
+from sluice.status.batch_counts import BatchCounts, count_batches, list_batches, make_bars
+from sluice.status.events import INGEST, Event, Lane, TimeRange, batch_name, group_by_lane
 from sluice.status.ledger_activity import summarize_activity
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 MAX_EVENTS = 500
-MAX_FILTER_TOPICS = 20
+MAX_ROWS_KEPT = 50_000
+"""So many rows of a long time are in memory before only the newest of frequent ones are kept."""
 MAX_TABLES_WITH_FILES = 50
 """File events take each table's metadata: of more tables together, they are left out."""
 
@@ -63,42 +65,61 @@ def read_events(
         most: limit per lane, so that frequent batches crowd out nothing else.
         unread: takes the errors of sources that could not be read; without it, such an error is raised.
     """
-    return read_events_and_activity(catalog, since, contracts, most=most, unread=unread).events
+    return [*read_timeline(catalog, TimelineQuery(since, contracts, most), unread).events]
 
 
-class EventsRead(NamedTuple):
-    """What a reading found.
+@dataclass(frozen=True)
+class TimelineQuery:
+    """Which events to read.
+
+    Attributes:
+        contracts: the contracts of the tables; None: all tables.
+        most: limit per lane, so that frequent batches crowd out nothing else.
+        ranges: count the batches in these ranges up to `until`.
+        bars: make the bars of one table.
+        stream: of many tables and a long time: read the ledger part by part, and keep of frequent rows the newest.
+    """
+
+    since: datetime
+    contracts: Sequence[Contract] | None = None
+    most: int | None = None
+    until: datetime | None = None
+    ranges: Sequence[TimeRange] = ()
+    bars: bool = False
+    stream: bool = False
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What `read_timeline` found.
 
     Attributes:
         events: newest first.
         last: the last published batch of each table.
-        activity: by table.
+        activity: what each table published lately, however many events there are.
+        counts: the batches of each range.
     """
 
-    events: list[Event]
-    last: list[Event]
-    activity: dict[str, TableActivity]
+    events: Sequence[Event] = ()
+    last: Sequence[Event] = ()
+    activity: Mapping[str, TableActivity] = field(default_factory=dict)
+    counts: BatchCounts = field(default_factory=BatchCounts)
 
 
-def read_events_and_activity(
-    catalog: Catalog,
-    since: datetime,
-    contracts: Sequence[Contract] | None = None,
-    *,
-    most: int | None = None,
-    unread: list[str] | None = None,
-) -> EventsRead:
-    """Read the events as `read_events` does, and what each table published lately, however many events there are."""
-    most = most or MAX_EVENTS
+def read_timeline(catalog: Catalog, query: TimelineQuery, unread: list[str] | None = None) -> Timeline:
+    """Read the events as `read_events` does, with the last batches and the counts of batches."""
+    most, since, contracts = query.most or MAX_EVENTS, query.since, query.contracts
     names = None if contracts is None else {c.table for c in contracts}
     last: list[Event] = []
+    counts = BatchCounts()
     activity: dict[str, TableActivity] = {}
 
     def read_ledger() -> Iterator[Event]:
-        rows = _read_ledger_rows(catalog, since, contracts, _SHOWN_STATES)
+        nonlocal counts
+        rows, counts = _read_ledger(catalog, query, most)
         if rows:
             last.extend(_last_published(rows))
-            activity.update(summarize_activity(rows, datetime.now(UTC)))
+            activity.update(summarize_activity(rows, query.until or datetime.now(UTC)))
             for lane in _split_by_lane(rows):
                 yield from _ledger_events(lane.slice(0, most), rows)
 
@@ -123,7 +144,41 @@ def read_events_and_activity(
         for e in found
     ]
     kept = [event for _, each in group_by_lane(_newest_first(found)) for event in each[:most]]
-    return EventsRead(_newest_first(kept), last, activity)
+    return Timeline(_newest_first(kept), last, activity, counts)
+
+
+def _read_ledger(catalog: Catalog, query: TimelineQuery, most: int) -> tuple[pa.Table | None, BatchCounts]:
+    """The ledger's rows, newest first, and the batches of each range."""
+    until = query.until or datetime.now(UTC)
+    if not query.stream:
+        rows = ledger_history.read_rows(catalog, query.since, query.contracts, _SHOWN_STATES)
+        if not rows or not query.ranges:
+            return rows, BatchCounts()
+        batches = list_batches(rows) if query.bars else []
+        bars = {each.hours: make_bars(batches, each, until) for each in query.ranges}
+        return rows, BatchCounts(bars, count_batches([rows], query.ranges, until))
+    kept: list[pa.Table] = []
+
+    def parts() -> Iterator[pa.Table]:
+        limit = MAX_ROWS_KEPT
+        for rows in ledger_history.read_parts(catalog, query.since, query.contracts, _SHOWN_STATES):
+            kept.append(rows)
+            yield rows
+            if sum(map(len, kept)) > limit:
+                kept[:] = [_thin_out(pa.concat_tables(kept), most)]
+                limit = MAX_ROWS_KEPT + len(kept[0])
+
+    cells = count_batches(parts(), query.ranges, until)
+    return (_thin_out(pa.concat_tables(kept), most) if kept else None), BatchCounts({}, cells)
+
+
+def _thin_out(rows: pa.Table, most: int) -> pa.Table:
+    """Keep the newest staged and the newest published rows, and all others; newest first."""
+    newest_first = rows.sort_by([("at", "descending")])
+    of_state = [newest_first.filter(pc.equal(newest_first["state"], state)).slice(0, most) for state in _BATCH_STATES]
+    others = newest_first.filter(pc.invert(pc.is_in(newest_first["state"], pa.array(map(str, _BATCH_STATES)))))
+    # Sorting copies: a slice alone would keep all rows in memory.
+    return pa.concat_tables([*of_state, others]).sort_by([("at", "descending")])
 
 
 def _split_by_lane(rows: pa.Table) -> Iterator[pa.Table]:
@@ -146,7 +201,7 @@ def _newest_first(found: Iterable[Event]) -> list[Event]:
 
 def read_published_batches(catalog: Catalog, since: datetime, contract: Contract) -> list[Event]:
     """Read the batches published to a table since a time, newest first, from the ledger alone."""
-    rows = _read_ledger_rows(catalog, since, [contract], _BATCH_STATES)
+    rows = ledger_history.read_rows(catalog, since, [contract], _BATCH_STATES)
     return [*_ledger_events(rows.filter(pc.equal(rows["state"], LedgerState.PUBLISHED)), rows)] if rows else []
 
 
@@ -154,46 +209,6 @@ def _last_published(rows: pa.Table) -> list[Event]:
     live = rows.filter(pc.greater(pc.fill_null(rows["batch_seq"], 0), 0))
     last = take_newest(live.filter(pc.equal(live["state"], LedgerState.PUBLISHED)), ("table",))
     return [*_ledger_events(last, rows)]
-
-
-def _read_ledger_rows(
-    catalog: Catalog, since: datetime, contracts: Sequence[Contract] | None, states: Iterable[LedgerState]
-) -> pa.Table | None:
-    """Read the ledger's rows with these states since a time, newest first; None without a ledger."""
-    ledger = tables.load(catalog, table_names.LEDGER)
-    if ledger is None or ledger.current_snapshot() is None:
-        return None
-    where = And(above("at", since.isoformat()), one_of("state", [str(s) for s in states]))
-    topics = {topic for c in contracts or () for topic in c.topics}
-    if 0 < len(topics) <= MAX_FILTER_TOPICS:  # the cost of a filter grows with files times topics
-        own = one_of("table", sorted({c.table for c in contracts or ()}))
-        where = And(Or(one_of("topic", sorted(topics)), own), where)
-    newest_first = ledger.scan(row_filter=where).to_arrow().sort_by([("at", "descending")])
-    if contracts is not None:  # before the limit applies: a topic may feed tables that the user may not see
-        names = pa.array([c.table for c in contracts], pa.string())
-        own = pc.is_in(newest_first["table"], names)  # also of topics that the table no longer reads
-        read = pc.is_in(newest_first["topic"], pa.array(sorted(topics), pa.string()))
-        newest_first = newest_first.filter(pc.or_(own, pc.and_(pc.is_null(newest_first["table"]), read)))
-    return _merge_staged_rows(newest_first)
-
-
-def _merge_staged_rows(rows: pa.Table) -> pa.Table:
-    """Keep one staged row per batch: older versions wrote one per partition."""
-    staged = pc.equal(rows["state"], LedgerState.STAGED)
-    if not pc.any(pc.and_(staged, pc.is_valid(rows["partition"]))).as_py():
-        return rows
-    best: dict[tuple[str, int], int] = {}
-    spread: set[int] = set()
-    columns = (rows[name].to_pylist() for name in ("state", "topic", "batch_seq", "partition"))
-    for n, (state, topic, seq, partition) in enumerate(zip(*columns, strict=True)):
-        if state == LedgerState.STAGED and partition is not None:
-            spread.add(n)
-            best.setdefault((topic, seq), n)
-        elif state == LedgerState.STAGED:  # written by the run itself: it has more fields
-            best[topic, seq] = n
-    kept = sorted({*range(len(rows))} - spread | {*best.values()})
-    whole = pc.if_else(staged, pa.scalar(None, rows["partition"].type), rows["partition"])
-    return rows.set_column(rows.column_names.index("partition"), "partition", whole).take(pa.array(kept, pa.int64()))
 
 
 def _ledger_events(rows: pa.Table, ledger: pa.Table) -> Iterator[Event]:
@@ -209,18 +224,15 @@ def _ledger_events(rows: pa.Table, ledger: pa.Table) -> Iterator[Event]:
     back = ledger.filter(pc.equal(ledger["state"], LedgerState.ROLLED_BACK))
     undone = {(r.run_id, r.table) for r in map(row_from_record, back.to_pylist())}
     for row in map(row_from_record, rows.to_pylist()):
-        lost = (
-            row.state == LedgerState.GAP and (row.run_id, row.table) in undone
-        )  # a gap that a rollback accepted for the table
+        # A gap that a rollback accepted for the table.
+        lost = row.state == LedgerState.GAP and (row.run_id, row.table) in undone
         dag = dag_ids.ROLLBACK if lost else _row_dag(row)
         yield _row_event(row, staged.get((row.topic, row.batch_seq)), dag)
 
 
 def _row_event(row: LedgerRow, staged: LedgerRow | None, dag: str | None) -> Event:
     published, oldest = row.state == LedgerState.PUBLISHED, staged.oldest if staged else None
-    batch = (
-        "" if row.batch_seq is None else f"batch {row.batch_seq}" if row.batch_seq >= 0 else f"slice {row.batch_seq}"
-    )
+    batch = "" if row.batch_seq is None else batch_name(row.batch_seq)
     offsets = OffsetRange(row.start_offset or 0, row.end_offset or 0)
     place = "" if row.partition is None else f"partition {row.partition} [{offsets.start}, {offsets.end})"
     counts = "" if row.records is None else f"{row.records:,} records"
@@ -241,6 +253,7 @@ def _row_event(row: LedgerRow, staged: LedgerRow | None, dag: str | None) -> Eve
         staged.unread if staged and published else row.unread,
         row.commit_seconds,
         dag,
+        row.batch_seq,
     )  # fmt: skip
 
 
@@ -271,9 +284,12 @@ def _quality_events(catalog: Catalog, since: datetime, names: Collection[str] | 
         by_batch.setdefault((result.table, result.topic, result.batch_seq), []).append(result)
     for (name, topic, seq), results in by_batch.items():
         failed = [f"{r.severity}: {r.summary}" for r in results if r.success is False]
-        text = f"{topic}, batch {seq}: {'; '.join(failed) or f'{len(results)} expectations, none failed'}"
-        run_id = results[-1].run_id
-        yield Event(results[-1].at, Lane.QUALITY, text, name, topic, bool(failed), run_id, dag=_batch_dag(seq))
+        count = f"{len(failed)} of {len(results)} expectations failed: " if failed else ""
+        text = f"{count}{'; '.join(failed)}" or f"{len(results)} expectations, none failed"
+        yield Event(
+            results[-1].at, Lane.QUALITY, f"{topic}, {batch_name(seq)}: {text}", name, topic, bool(failed),
+            results[-1].run_id, dag=_batch_dag(seq), batch=seq,
+        )  # fmt: skip
 
 
 def _schema_events(catalog: Catalog, since: datetime, names: Collection[str] | None) -> Iterator[Event]:

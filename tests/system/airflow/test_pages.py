@@ -96,7 +96,7 @@ def test_the_pages_tell_where_every_table_stands(stack):
     then = stack.wait_until(
         lambda: "VERSION AS OF" in (text := at("mixed.good", moment + timedelta(seconds=60))) and text
     )
-    assert f"<code>{good.metadata.current_snapshot_id}</code>" in then and "published, mixed.good, batch" in then
+    assert f"<code>{good.metadata.current_snapshot_id}</code>" in then and "records published" in then
     told = ask("/api/tables/mixed.good/timeline?hours=1").json()
     assert told["standing"]["snapshot_id"] == good.metadata.current_snapshot_id
     assert told["standing"]["through"]["mixed.good"]["next_offsets"], told
@@ -143,7 +143,7 @@ def the_run_that_failed_stands_on_the_timeline(stack: AirflowStack) -> None:
     for path in ("/api/timeline", "/api/tables/plain.orders/timeline"):
         assert {e["table"] for e in failed(path, "rollback")} == {"plain.orders"}
     assert failed("/api/tables/mixed.bad/timeline", "rollback") == []
-    page = stack.wait_until(lambda: "failed runs<small>" in (text := stack.ask("/timeline").text) and text)
+    page = stack.wait_until(lambda: "topics and DAGs<small>" in (text := stack.ask("/timeline").text) and text)
     assert f'data-airflow-path="/dags/ingest_mixed/runs/{quote(refused, safe="")}"' in page
     assert "task mixed.bad failed" in page or "task table failed" in page
 

@@ -31,11 +31,13 @@ from sluice.ledger.ledger_rows import LedgerRow, LedgerState
 from sluice.ledger.offsets_table import Ledger
 from sluice.pages import detail, history, quality_overview, render, report
 from sluice.pages import trends as trends_of
+from sluice.pages.feed import Reading
 from sluice.pages.operations import Rights
 from sluice.pages.table_operations import TableOperations
 from sluice.status import status, timeline, verdicts
-from sluice.status.events import Lane, group_by_lane
+from sluice.status.events import RANGES, Lane, group_by_lane
 from sluice.status.model import TableStatus, TopicStatus
+from tests.support.timelines import timeline_values
 
 pytestmark = pytest.mark.unit
 
@@ -76,7 +78,8 @@ def page(found: detail.TableDetail, **changes: Any) -> str:
     table = TableStatus(NAME, "g", "append", "me", **{"exists": True, "topics": [TopicStatus("t")], **changes})
     return render.render_page(
         "table.html", base="/sluice", airflow="", refresh=30, reading=False, unread=False, read_at=None, here="tables",
-        errors=[], readiness=found.readiness, window=None, max_groups=9, max_gaps=9, table=table, detail=found,
+        errors=[], readiness=found.readiness, past=Reading(), hours=24,
+        ranges=RANGES, max_groups=9, max_gaps=9, table=table, detail=found,
         verdicts=list(verdicts.list_verdicts(table)), reports=False, readable=(), review=None, runs=(), charts=None,
         operations=TableOperations(table, Rights()),
     )  # fmt: skip
@@ -278,10 +281,8 @@ def test_data_that_is_gone_is_not_the_catalog_being_away(catalog: SqlCatalog, tm
 def timeline_page(found: history.History) -> str:
     return render.render_page(
         "timeline.html", base="", airflow="", refresh=30, reading=False, unread=False, read_at=None, here="timeline",
-        errors=[], window=history.select_hours(found, 24, found.events), hours=24,
-        choices=history.HOUR_CHOICES, ledger=True,
-        missing=found.unread, shown=9, groups={NAME: "g", "t": "g"}, too_many=False, name=NAME, at="", asked=None,
-        as_of=None, error=found.trouble, target=None, readable=(), charts=None,
+        errors=[], ledger=True, missing=found.unread, groups={NAME: "g", "t": "g"}, too_many=False,
+        error=found.trouble, target=None, readable=(), charts=None, **timeline_values(found, NAME),
     )  # fmt: skip
 
 
@@ -328,6 +329,36 @@ def test_each_lane_is_cut_by_itself_and_says_so(catalog: SqlCatalog, tmp_path: P
         assert window.cut == [Lane.STAGED, Lane.PUBLISHED]
         assert {e.delay for e in by_lane[Lane.PUBLISHED]} == {5.0}  # told by staged rows that are cut off themselves
         assert history.select_hours(history.History(now, by_lane[Lane.PUBLISHED][:-1]), 24, ()).cut == []
+
+
+def test_thirty_days_are_read_whole_for_a_table_and_counted_for_many(
+    catalog: SqlCatalog, tmp_path: Path, monkeypatch: Any
+) -> None:
+    says(tmp_path)
+    now, most = datetime.now(UTC), 5
+    monkeypatch.setattr(timeline, "MAX_EVENTS", most)
+    monkeypatch.setattr(timeline, "MAX_ROWS_KEPT", 10)  # fewer than there are
+    for age in (40, 20, 9, 0):  # days; a commit each, and so a file
+        at = now - timedelta(days=age, minutes=1)
+        rows = [
+            LedgerRow("t", LedgerState.PUBLISHED, "i", 100 - age + n, table=NAME, records=1, at=at) for n in range(4)
+        ]
+        rows += [LedgerRow("t", LedgerState.STAGED, "i", 100 - age + n, oldest=at, at=at) for n in range(4)]
+        other = LedgerRow("u", LedgerState.PUBLISHED, "i", age, table="db.other", at=at)
+        Ledger(catalog).append(
+            [*rows, other, LedgerRow("t", LedgerState.BLOCKED, "i", age, table=NAME, at=at)], run_id="r"
+        )
+    week, month, groups = history.read_history(NAME), history.read_month(NAME), history.read_group_month('["g"]')
+    assert {*week.counts.bars} == {1, 6, 24, 168} and {*month.counts.bars} == {*groups.counts.cells} == {720}
+    assert [len(each.bars) for each in week.counts.bars.values()] == [4] * 4
+    assert len(month.counts.bars[720].bars) == 12 and not groups.counts.bars
+    whole = {(Lane.PUBLISHED, NAME): 12, (Lane.STAGED, "t"): 12}
+    for found in (month, groups):
+        assert {key: sum(numbers) for key, numbers in found.counts.cells[720].counts.items()} == whole
+        lanes = {lane: len(each) for lane, each in group_by_lane(found.events)}
+        assert lanes == {Lane.STAGED: most, Lane.PUBLISHED: most, Lane.REFUSED: 3}
+    assert sum(groups.counts.cells[720].counts[Lane.PUBLISHED, NAME][-1:]) == 4
+    assert [e.at for e in groups.events] == [e.at for e in month.events]
 
 
 def test_what_is_read_again_and_again_leaves_no_connection_of_the_catalog(

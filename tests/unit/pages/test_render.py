@@ -23,7 +23,7 @@ from sluice.ledger import quality_table
 from sluice.ledger.error_causes import error_columns
 from sluice.offsets import OffsetRange
 from sluice.pages import charts, detail, feed, history, last_known, quality_overview, render, trends
-from sluice.pages.feed import Feed
+from sluice.pages.feed import Feed, Reading
 from sluice.pages.operations import Rights
 from sluice.pages.quality_overview import TableQuality
 from sluice.pages.quarantine_summary import ErrorGroup, QuarantineSummary
@@ -33,7 +33,8 @@ from sluice.pages.trends import Trend
 from sluice.plan.risk import RiskStatus
 from sluice.status import text, verdicts
 from sluice.status.activity import BatchEnd, TableActivity
-from sluice.status.events import INGEST, Event, Lane
+from sluice.status.batch_counts import Bar, Bars, BatchCounts
+from sluice.status.events import INGEST, RANGES, Event, Lane
 from sluice.status.model import (
     AcceptedGap,
     ExpectationsSummary,
@@ -48,6 +49,7 @@ from sluice.status.open_work import SliceStatus
 from sluice.status.readiness import FRESHNESS, ReadinessCheck, with_current_freshness
 from sluice.status.timeline import TableAsOf
 from sluice.status.verdicts import Tone
+from tests.support.timelines import timeline_values
 
 pytestmark = pytest.mark.unit
 
@@ -543,14 +545,13 @@ def test_every_fact_and_column_explains_itself(template: str) -> None:
     }  # fmt: skip
     found = seen(
         template, table=replace(each, totals=totals), verdicts=[verdicts.worst_verdict(each)], detail=shown,
-        readiness=[ReadinessCheck("Owner", True, "me")], name="", window=hostile_window(), shown=5, hours=24,
-        at=NOW, asked=None,
-        choices=history.HOUR_CHOICES, target=None, error=None, groups={}, as_of=None, outcome=outcome, run_id="r",
+        readiness=[ReadinessCheck("Owner", True, "me")],
+        **{**timeline_values(hostile_history(), tables=[HOSTILE]), "at": NOW},
+        target=None, error=None, groups={}, outcome=outcome, run_id="r",
         contract=each, trends=shown.trends, error_groups=shown.quarantine.groups, totals=totals, style="",
     ).elements + (seen(
-        template, name="db.t", window=hostile_window(), shown=0, hours=24, at=NOW, asked=None,
-        choices=history.HOUR_CHOICES,
-        target=None, error=None, groups={}, as_of=TableAsOf(NOW, 1, NOW, None, {}, totals),
+        template, **{**timeline_values(hostile_history(), "db.t"), "as_of": TableAsOf(NOW, 1, NOW, None, {}, totals)},
+        target=None, error=None, groups={},
     ).elements if template == "timeline.html" else [])  # fmt: skip
     heads = [a for tag, a in found if tag == "dt" or (tag == "th" and a.get("scope") == "col")]
     assert len(heads) > 10 and not [a for a in heads if not a.get("title")]
@@ -630,6 +631,9 @@ def page(template: str, **values: Any) -> str:
             "review": None,
             "runs": (),
             "charts": None,
+            "past": Reading(),
+            "hours": 24,
+            "ranges": RANGES,
             "operations": table_operations(template, values),
             "readable": {"ingest_g", f"ingest_{HOSTILE}", *OPERATOR_DAGS},
             **values,
@@ -675,7 +679,7 @@ def hostile_detail() -> detail.TableDetail:
     )  # fmt: skip
 
 
-def hostile_window() -> history.TimelineWindow:
+def hostile_history() -> history.History:
     events = [
         Event(
             NOW - timedelta(hours=n),
@@ -693,26 +697,29 @@ def hostile_window() -> history.TimelineWindow:
         )
         for n, lane in enumerate(Lane)
     ]
-    return history.select_hours(history.History(NOW, events), 24, events)
+    return history.History(NOW, events)
 
 
 @pytest.mark.parametrize("template", ["tables.html", "table.html", "quality.html", "timeline.html", "message.html"])
 def test_hostile_text_stays_text_on_every_page(template: str) -> None:
     each = hostile_table()
     verdict, shown = verdicts.worst_verdict(each), hostile_detail()
+    hostile_state = TableAsOf(NOW, 1, NOW, None, {HOSTILE: PublishedOffsets(3, HOSTILE, {0: 10})}, {})
     found = seen(
         template, errors=[HOSTILE], table=each, verdicts=[verdict], detail=shown, title=HOSTILE,
         states=[(HOSTILE, HOSTILE, 1)], message=HOSTILE,
-        name=HOSTILE, readiness=[ReadinessCheck(HOSTILE, False, HOSTILE, HOSTILE)],
+        readiness=[ReadinessCheck(HOSTILE, False, HOSTILE, HOSTILE)],
         total=1, q=HOSTILE, state=HOSTILE, run_id=HOSTILE, details={HOSTILE: shown},
         tables=[each], activity={HOSTILE: TableActivity([end(n, topic=HOSTILE) for n in (1, 2)])},
         view=View(q=HOSTILE, dag_id=HOSTILE, show=HOSTILE, sort=HOSTILE, order=HOSTILE, by="group"),
-        shown=5 if template == "timeline.html" else [TableQuality(HOSTILE, shown.trends, 1, 1, 3)],
+        shown=[TableQuality(HOSTILE, shown.trends, 1, 1, 3)],
         collapsed=[TableQuality(HOSTILE, (), 1, 1)], run_filter={"run_id": HOSTILE},
-        window=hostile_window(), max_groups=1, hours=24, choices=history.HOUR_CHOICES, target=None, at=HOSTILE,
-        asked=NOW,
+        **{
+            **timeline_values(hostile_history(), HOSTILE, tables=[HOSTILE]),
+            "at": HOSTILE, "asked": NOW, "as_of": hostile_state,
+        },
+        max_groups=1, target=None,
         error=None, groups={HOSTILE: HOSTILE},
-        as_of=TableAsOf(NOW, 1, NOW, None, {HOSTILE: PublishedOffsets(3, HOSTILE, {0: 10})}, {}),
     )  # fmt: skip
     scripts = [{"src": f"/sluice/static/{name}.js", "defer": None} for name in ("sluice", "operations")]
     assert [a for tag, a in found.elements if tag == "script"] == scripts
@@ -740,7 +747,8 @@ def test_what_could_not_be_read_is_not_told_as_empty_or_on_its_way(template: str
     found = seen(
         template, errors=["The catalog did not answer."], unread=True, table=each,
         verdicts=list(verdicts.list_verdicts(each)),
-        detail=None, total=0, q="", state="", run_id=None, window=None, name="", states=[],
+        detail=None, total=0, q="", state="", run_id=None, states=[],
+        **timeline_values(None), past=Reading(error="The catalog did not answer."),
     )  # fmt: skip
     assert says in found.text and "The catalog did not answer." in found.text
     assert "Reading" not in found.text and "No tables to show" not in found.text and "evaluated" not in found.text
@@ -846,12 +854,8 @@ def test_a_run_is_a_link_for_those_who_may_read_its_dag() -> None:
     acts = [
         Event(NOW, Lane.OPERATOR, "did", "db.t", "t", run_id=f"by_{dag}", dag=dag) for dag in (INGEST, *OPERATOR_DAGS)
     ]
-    window = history.select_hours(history.History(NOW, acts), 24, acts)
-    values: dict[str, Any] = {
-        "name": "db.t", "window": window, "hours": 24, "choices": history.HOUR_CHOICES, "shown": 9, "at": "",
-        "asked": None,
-        "error": None, "as_of": None, "target": None, "groups": {"db.t": "g"},
-    }  # fmt: skip
+    drawn = timeline_values(history.History(NOW, acts), "db.t")
+    values: dict[str, Any] = {**drawn, "error": None, "target": None, "groups": {"db.t": "g"}}
     run = re.compile('data-label="Run".*?>(?:<a data-airflow-path="(.*?)" href="#">)?(by_[a-z_]*)', re.DOTALL)
     every = [(f"/dags/{d}/runs/by_{d}", f"by_{d}") for d in OPERATOR_DAGS]
     assert run.findall(page("timeline.html", **values)) == [("/dags/ingest_g/runs/by_ingest", "by_ingest"), *every]
@@ -931,81 +935,126 @@ def test_how_long_kafka_keeps_what_is_unread(kept: Any, lag: int | None, staged:
     assert cells[5].strip() == says
 
 
-def link_of(batch: Event) -> str:
-    return f"/sluice/tables/db.t/timeline?at={batch.at.isoformat()}"
+def link_to(at: datetime) -> str:
+    return f"/sluice/tables/db.t/timeline?at={at.isoformat()}"
 
 
-def test_a_tables_page_draws_its_last_day() -> None:
+def test_a_tables_page_draws_its_batches_and_files() -> None:
     each = table(freshness_promised_seconds=900.0)
-    past = [
-        Event(NOW, Lane.PUBLISHED, "published", "db.t", seconds=2.5, records=9, unread=30, delay=1000.0),
-        Event(NOW - timedelta(hours=1), Lane.PUBLISHED, "published", "db.t", seconds=1.5, records=7, rejected=2),
-    ]
-    window = history.select_hours(history.History(NOW, past), 24, past)
-    made = charts.make_charts(window.batches, (window.start, window.end), 900.0, link_of)
+    hour = timedelta(hours=1)
+    bars = [Bar(NOW - hour, 1, 7, 2, seconds=1.5), Bar(NOW, 1, 9, delay=1000.0, unread=30, seconds=2.5)]
+    files = [history.FileTotals(NOW - n * hour, count, 4_000_000) for n, count in ((30, 9), (26, 8), (2, 2), (-1, 5))]
+    day = (NOW - 24 * hour, NOW)
+    made = charts.make_charts(Bars(bars), files, day, 900.0, link_to)
     values: dict[str, Any] = {"table": each, "verdicts": list(verdicts.list_verdicts(each)), "detail": None}
-    found = seen("table.html", **values, window=window, charts=made)
+    values["past"] = Reading(history.History(NOW, (), counts=BatchCounts({24: Bars(bars)}), files=files))
+    found = seen("table.html", **values, charts=made)
     (box,) = [a for _, a in found.elements if "data-charts" in a]
     drawn = json.loads(box["data-charts"] or "")
-    assert drawn["times"] == [NOW.timestamp() - 3600, NOW.timestamp()]  # the oldest first
-    assert (drawn["end"] - drawn["start"], drawn["links"][1]) == (24 * 3600, link_of(past[0]))
-    assert [(c["title"], c["unit"], c["limit"]) for c in drawn["charts"]] == [
-        ("Freshness", "seconds", 900.0), ("Records per batch", "count", None),
-        ("Consumer lag before the batch", "count", None), ("Duration of a publish", "seconds", None),
+    batches, commits = drawn["tracks"]
+    assert batches["times"] == [NOW.timestamp() - 3600, NOW.timestamp()] and batches["batches"] == [1, 1]
+    # What was true at the beginning, and is at the end.
+    assert commits["times"] == [day[0].timestamp(), NOW.timestamp() - 7200, NOW.timestamp()] and not commits["batches"]
+    assert (drawn["end"] - drawn["start"], batches["links"][1]) == (24 * 3600, link_to(NOW))
+    assert [(c["title"], c["unit"], c["limit"], c["track"]) for c in drawn["charts"]] == [
+        ("Freshness", "seconds", 900.0, 0), ("Records per batch", "count", None, 0),
+        ("Consumer lag before the batch", "count", None, 0), ("Duration of a publish", "seconds", None, 0),
+        ("Data files", "count", None, 1), ("Mean file size", "bytes", None, 1),
     ]  # fmt: skip
     published, quarantined = drawn["charts"][1]["series"]
     assert (published["values"], quarantined["values"], quarantined["stacked"]) == ([5, 9], [2, 0], True)
+    assert [c["series"][0]["values"] for c in drawn["charts"][4:]] == [[8, 2, 2], [500_000.0, 2e6, 2e6]]
     labels = [a["aria-label"] for _, a in found.elements if a.get("class") == "plot"]
     assert labels[0] == "Freshness: age of the oldest record up to 1,000 s, last 1,000 s; target 900 s"
     assert labels[1] == "Records per batch: published up to 9, last 9; quarantined up to 2, last 0"
+    assert labels[5] == "Mean file size: mean up to 2.0 MB, last 2.0 MB"
     scripts = [a["src"] for tag, a in found.elements if tag == "script"]
     assert scripts[-2:] == ["/sluice/static/uplot.js", "/sluice/static/charts.js"]
-    assert "charts" not in page("table.html", **values, window=window)  # nor the library where nothing is drawn
+    assert "The last 24 h 2 batches" in " ".join(found.text.split()) and "Each bar is" not in found.text
+    ranges = [(a["href"], a.get("aria-current")) for tag, a in found.elements if "?hours=" in (a.get("href") or "")]
+    assert ranges == [
+        (f"/sluice/tables/db.t?hours={n}#day", "true" if n == 24 else None) for n in (1, 6, 24, 168, 720)
+    ]  # fmt: skip
+    # Nor is the library there where nothing is drawn.
+    empty = {
+        **values,
+        "past": Reading(history.History(NOW, ())),
+        "charts": charts.make_charts(Bars(), (), day, 1, link_to),
+    }
+    assert "uplot" not in page("table.html", **empty)
+    assert "No batch was published in the last 24 h." in page("table.html", **empty)
+    assert "Reading the last 30 d…" in page("table.html", **{**values, "past": Reading()}, hours=720)
+
+
+def test_bars_that_sum_up_batches_say_how_long_they_are() -> None:
+    summed = Bars([Bar(NOW - timedelta(minutes=1), 60, 600, 6, 90.0, 7, 2.5, 0.5)], 3600)
+    made = charts.make_charts(summed, (), (NOW - timedelta(days=7), NOW), None, link_to)
+    assert [c.title for c in made.charts] == [
+        "Freshness", "Records", "Consumer lag before the batch", "Longest publish",
+    ]  # fmt: skip
+    assert made.tracks[0].times == [NOW.timestamp() - 1800] and made.batches == 60  # the middle of the bar
+    found = seen(
+        "table.html", table=table(), verdicts=list(verdicts.list_verdicts(table())), detail=None, charts=made,
+        past=Reading(history.History(NOW, ())), hours=168,
+    ).text  # fmt: skip
+    assert "The last 7 d 60 batches" in " ".join(found.split()) and "Each bar is 1 h:" in found
 
 
 def test_a_chart_without_a_value_is_left_out_and_a_commit_is_part_of_a_duration() -> None:
-    batch = Event(NOW, Lane.PUBLISHED, "published", "db.t", seconds=2.5, commit_seconds=0.5)
-    (only,) = charts.make_charts([batch], (NOW, NOW), None, link_of).charts
+    bars = Bars([Bar(NOW, seconds=2.5, commit_seconds=0.5)])
+    (only,) = charts.make_charts(bars, (), (NOW, NOW), None, link_to).charts
     assert [(each.label, each.values, each.stacked) for each in only.series] == [
         ("without commit", [2.0], False), ("commit", [0.5], True),
     ]  # fmt: skip
 
 
 def test_a_timeline_draws_each_event_at_its_time_and_links_to_its_moment() -> None:
-    common = {
-        "hours": 24,
-        "choices": history.HOUR_CHOICES,
-        "shown": 5,
-        "target": 1.0,
-        "at": "",
-        "asked": None,
-        "error": None,
-        "groups": {HOSTILE: "g"},
-    }
-    known = {"name": "db.t", "window": hostile_window(), "as_of": None}
-    found = seen("timeline.html", **common, **known)
+    common: dict[str, Any] = {"target": 1.0, "error": None, "groups": {HOSTILE: "g"}}
+    found = seen("timeline.html", **common, **timeline_values(hostile_history(), "db.t"))
     lanes = [a for tag, a in found.elements if tag == "svg" and "events" in (a["aria-label"] or "")]
     assert [a["aria-label"] for a in lanes] == [f"{lane.replace('_', ' ')}: 1 events, 1 failed" for lane in Lane]
-    at = [float(a["x"] or "") for tag, a in found.elements if tag == "rect" and a["height"] == "14"]
-    assert at == pytest.approx([996 * (24 - n) / 24 for n in range(len(Lane))], abs=1)
+    at = [float(a["x"] or "") for tag, a in found.elements if tag == "rect"]
+    assert at == pytest.approx([1000 * (24 - n) / 24 for n in range(len(Lane))], abs=11)  # in marks of 15 minutes
     moments = [a["href"] for tag, a in found.elements if tag == "a" and "&at=" in (a.get("href") or "")]
     assert moments[0] == "/sluice/tables/db.t/timeline?hours=24&at=2026-11-22T06%3A00%3A00%2B00%3A00#then"
-    assert f"And {len(Lane) - 5} older events." in found.text
     assert found.text.count(f"2026-11-22 06:00:00 UTC, {HOSTILE}: {HOSTILE}") == 1  # the newest mark of all lanes
-    everything = seen("timeline.html", **common, **known | {"name": ""})
-    led = [a["href"] for tag, a in everything.elements if tag == "a" and "&at=" in (a.get("href") or "")]
-    assert len(led) == len(Lane) + 5 and set(led) >= {
+    everything = seen("timeline.html", **common, **timeline_values(hostile_history(), tables=[HOSTILE]))
+    led = {a["href"] for tag, a in everything.elements if tag == "a" and "&at=" in (a.get("href") or "")}
+    assert led >= {
         f"/sluice/tables/{quote(HOSTILE, safe='')}/timeline?hours=24&at=2026-11-22T06%3A00%3A00%2B00%3A00#then"
     }
     of_topic = Event(NOW, Lane.STAGED, "staged", None, "t")  # all tables of a topic share it
-    window = history.select_hours(history.History(NOW, [of_topic]), 24, [of_topic])
-    alone = page("timeline.html", **common, name="", window=window)
-    assert "&amp;at=" not in alone and "<title>2026-11-22 06:00:00 UTC, t: staged</title>" in alone
+    alone = page("timeline.html", **common, **timeline_values(history.History(NOW, [of_topic])))
+    assert "&amp;at=" not in alone and ">staged</td>" in alone
     runs = [a["data-airflow-path"] for _, a in found.elements if a.get("data-airflow-path")]
-    assert runs == [f"/dags/ingest_g/runs/{quote(HOSTILE, safe='')}"] * 5
-    empty = seen("timeline.html", **common, name="", window=history.select_hours(history.History(NOW, ()), 24, ()))
+    assert set(runs) == {f"/dags/ingest_g/runs/{quote(HOSTILE, safe='')}"} and len(runs) == len(Lane)
+    empty = seen("timeline.html", **common, **timeline_values(history.History(NOW, ())), ledger=True)
     assert "No events in the last 24 h." in empty.text
-    assert "shown on each table's own timeline" in seen("timeline.html", **common, **known, too_many=True).text
+    told = seen("timeline.html", **common, **timeline_values(hostile_history(), "db.t"), too_many=True).text
+    assert "shown on each table's own timeline" in told
+
+
+def test_the_events_are_listed_by_fifty_and_a_page_stays_where_it_is() -> None:
+    events = [Event(NOW - timedelta(minutes=n), Lane.MAINTENANCE, f"event {n}.", "db.t") for n in range(130)]
+    common: dict[str, Any] = {"target": 1.0, "error": None, "groups": {"db.t": "g"}}
+
+    def shown(before: datetime | None = None) -> tuple[str, list[str], dict[str, str]]:
+        told = page("timeline.html", **common, **timeline_values(history.History(NOW, events), "db.t", before=before))
+        rows = re.findall(r'data-label="What".*?>(event \d+)\.', told)
+        links = dict(reversed(each) for each in re.findall(r'<a href="([^"]*)#events">(Newest|Newer|Older)<', told))
+        return " ".join(re.findall(r"<small>(\d+ to \d+ of \d+),", told)), [rows[0], rows[-1]], links
+
+    first = shown()
+    assert first[:2] == ("1 to 50 of 130", ["event 0", "event 49"])
+    before = NOW - timedelta(minutes=49)
+    assert first[2] == {
+        "Older": f"/sluice/tables/db.t/timeline?hours=24&amp;before={quote(before.isoformat(), safe='')}"
+    }
+    second = shown(before)
+    assert second[:2] == ("51 to 100 of 130", ["event 50", "event 99"]) and {*second[2]} == {"Newest", "Older"}
+    last = shown(NOW - timedelta(minutes=99))
+    assert last[:2] == ("101 to 130 of 130", ["event 100", "event 129"]) and {*last[2]} == {"Newest", "Newer"}
+    assert last[2]["Newer"] == first[2]["Older"]
 
 
 def test_a_bar_is_full_where_everything_is_read_or_nothing_is_there() -> None:

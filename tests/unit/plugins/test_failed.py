@@ -20,6 +20,7 @@ from sluice.pages.history import History
 from sluice.status import timeline
 from sluice.status.events import INGEST, Event, Lane
 from tests.support.airflow_process import isolated_airflow_env
+from tests.support.timelines import timeline_values
 
 pytestmark = pytest.mark.unit
 
@@ -126,7 +127,7 @@ others = reading.readable_dags({{*shared, "other", "maintain_of_others"}}, known
 
 
 def read(groups, table=None, more=(), feeds=reading.ReadingFeeds()):
-    feed = feeds.failed.get_feed(json.dumps([[*map("ingest_{{}}".format, groups), *sorted(more)], table]))
+    feed = feeds.failed.get_feed(json.dumps([[*map("ingest_{{}}".format, groups), *sorted(more)], table, 7]))
     while (found := feed.get(wait=1)).busy:  # as the pages do, in a thread of its own
         time.sleep(0.01)
     return found
@@ -427,10 +428,9 @@ def test_runs_are_told_beside_the_ledger_and_without_it(monkeypatch: pytest.Monk
 def page(name: str, known: History, *, ledger: bool = False, **values: Any) -> str:
     return render.render_page(
         "timeline.html", base="/sluice", airflow="", refresh=30, reading=False, unread=False, read_at=AT,
-        here="timeline", errors=["The catalog did not answer."], window=history.select_hours(known, 24, known.events),
-        hours=24, choices=history.HOUR_CHOICES, ledger=ledger, shown=9, groups={}, too_many=False, name=name,
-        target=None,
-        at="", asked=None, charts=None, as_of=None, error=None, missing=(), **{"readable": {"ingest_g"}, **values},
+        here="timeline", errors=["The catalog did not answer."], ledger=ledger, groups={}, too_many=False, target=None,
+        charts=None, error=None, missing=(),
+        **{"readable": {"ingest_g"}, **timeline_values(known, name), **values},
     )  # fmt: skip
 
 
@@ -438,7 +438,8 @@ def page(name: str, known: History, *, ledger: bool = False, **values: Any) -> s
 def test_the_page_shows_them_while_the_catalog_is_away(name: str) -> None:
     told = page(name, History(AT, [run(HOSTILE)]))
     assert "The ledger could not be read. Only failed runs, read from Airflow, are shown." in told
-    assert 'id="then"' not in told and '<tr><th scope="row">failed runs<small>1, 1 failed</small></th>' in told
+    lane = "failed runs" if name else "topics and DAGs"
+    assert 'id="then"' not in told and f'<tr><th scope="row">{lane}<small>1, 1 failed</small></th>' in told
     words = "run of ingest_g: task plan failed after 3 tries; began "
     assert f"{words}2026-11-22 05:58:00 UTC, took 2m" in told and f"{words}<time " in told
     assert "<script>alert" not in told and "49" not in told and ">None<" not in told

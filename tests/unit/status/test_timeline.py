@@ -30,14 +30,16 @@ from sluice.ledger.ledger_rows import SCHEMA, SPEC, LedgerRow, LedgerState
 from sluice.ledger.offsets_table import Ledger
 from sluice.offsets import OffsetRange
 from sluice.pages import detail, history, metrics, render
+from sluice.pages.feed import Reading
 from sluice.pages.operations import Rights
 from sluice.pages.table_operations import TableOperations
 from sluice.plan import retention_warnings
 from sluice.plan.risk import RiskStatus
 from sluice.status import sources, timeline, verdicts
-from sluice.status.events import INGEST, Event, Lane, group_by_lane
+from sluice.status.events import INGEST, RANGES, Event, Lane, group_by_lane
 from sluice.status.model import LastError, PartitionStatus, SnapshotStatus, Status, TableStatus, TopicStatus
 from sluice.status.status import read_status
+from sluice.status.timeline import Timeline, TimelineQuery
 
 pytestmark = pytest.mark.unit
 
@@ -142,7 +144,8 @@ def test_a_click_on_a_snapshot_shows_the_moment_from_which_readers_saw_it(
     found = detail.read_detail(NAME)
     html = render.render_page(
         "table.html", base="/sluice", airflow="", refresh=30, reading=False, unread=False, read_at=seen, here="tables",
-        errors=[], readiness=(), window=None, max_groups=9, max_gaps=9, table=status(NAME), detail=found,
+        errors=[], readiness=(), past=Reading(), hours=24, ranges=RANGES,
+        max_groups=9, max_gaps=9, table=status(NAME), detail=found,
         verdicts=list(verdicts.list_verdicts(status(NAME))), reports=False, readable=(), runs=(), review=None,
         charts=None, operations=TableOperations(status(NAME), Rights()),
     )  # fmt: skip
@@ -263,7 +266,7 @@ def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> Non
         Lane.REFUSED: [(True, "blocked, t, batch 5, too many bad records")],
         Lane.CATALOG: [(True, "retried, t, batch 4, CommitStateUnknownException: no answer")],
         Lane.REGISTRY: [(True, "failed, t, batch 6, RegistryUnavailableError: is away")],
-        Lane.QUALITY: [(True, "t, batch 4: warn: expect_a(id): 2 of 10 rows fail")],
+        Lane.QUALITY: [(True, "t, batch 4: 1 of 2 expectations failed: warn: expect_a(id): 2 of 10 rows fail")],
         Lane.SCHEMA: [(True, "version 2 review: drop n")],
         Lane.OPERATOR: [(True, "gap, t, batch 0, partition 1 [3, 8), ann: Kafka was slow")],
         Lane.FILES: [(False, f"append: 1 data file created, {file / 1000:,.1f} kB")],
@@ -399,7 +402,7 @@ def test_what_others_do_crowds_nothing_out_of_what_somebody_may_see(catalog: Sql
 def test_of_each_table_the_last_batch_is_told_however_much_happened_since(
     catalog: SqlCatalog, tmp_path, monkeypatch
 ) -> None:
-    assert timeline.read_events_and_activity(catalog, LONG_AGO) == ([], [], {})
+    assert timeline.read_timeline(catalog, TimelineQuery(LONG_AGO)) == Timeline([], [])
     start = happened(catalog)
     busy = [LedgerRow("u", LedgerState.PUBLISHED, "id", n, table="ns.other", records=n) for n in range(2, 9)]
     for row in (
@@ -407,11 +410,11 @@ def test_of_each_table_the_last_batch_is_told_however_much_happened_since(
         LedgerRow("t", LedgerState.PUBLISHED, "id", -1, table=NAME, records=1_000),
     ):  # a slice is no batch
         Ledger(catalog).append([row], run_id="run 3")
-    found = {e.table: e for e in timeline.read_events_and_activity(catalog, start).last}
+    found = {e.table: e for e in timeline.read_timeline(catalog, TimelineQuery(start)).last}
     assert {name: e.records for name, e in found.items()} == {NAME: 9, "ns.other": 8}
     assert found[NAME].delay == (found[NAME].at - start).total_seconds() and found[NAME].unread == 30
     assert [e.table for e in week(tmp_path, monkeypatch).last] == [NAME]
-    assert timeline.read_events_and_activity(catalog, datetime.now(UTC)) == ([], [], {})
+    assert timeline.read_timeline(catalog, TimelineQuery(datetime.now(UTC))) == Timeline([], [])
 
 
 def test_of_each_table_the_last_ten_batches_are_told_and_what_it_counted_lately(catalog: SqlCatalog) -> None:
@@ -433,7 +436,7 @@ def test_of_each_table_the_last_ten_batches_are_told_and_what_it_counted_lately(
         LedgerRow("u", LedgerState.STAGED, "id", 14, records=52, unread=77),
     ]
     Ledger(catalog).append(rows, run_id="run 3")
-    found = timeline.read_events_and_activity(catalog, start - timedelta(days=7), most=1).activity
+    found = timeline.read_timeline(catalog, TimelineQuery(start - timedelta(days=7), most=1)).activity
     other = found["ns.other"]
     assert [(b.batch, b.tone) for b in other.batches] == [
         *((n, "warn") for n in range(7, 13)), (13, "bad"), (14, "warn"), (15, "good"), (1, "good"),
@@ -454,7 +457,7 @@ def test_a_window_says_when_it_does_not_show_all(catalog: SqlCatalog, tmp_path, 
     assert known.ledger_rows == 9 and known.table is None
     window = history.select_hours(known, 1, known.events)
     assert len(window.events) == len(known.events) and not window.cut
-    assert [e.table for e in window.batches] and window.start < window.middle < window.end
+    assert window.start < window.middle < window.end
     Ledger(catalog).append([LedgerRow("t", LedgerState.PUBLISHED, "id", 3, table=NAME)], run_id="run 1")
     monkeypatch.setattr(timeline, "MAX_EVENTS", 2)
     known = week(tmp_path, monkeypatch)

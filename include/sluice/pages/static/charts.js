@@ -1,4 +1,4 @@
-// Draws the charts of a table's batches with uPlot: one time axis, one cursor; a drag zooms, a click opens a batch.
+// Draws the charts of a table with uPlot: one time axis, one cursor; a drag zooms, a click opens the table then.
 "use strict";
 (() => {
   const root = document.documentElement;
@@ -7,10 +7,17 @@
 
   const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
   const TONES = { good: "done", bad: "failed", calm: "staged" };
+  const STEPS = [1, 2, 5].flatMap((n) => [...Array(13).keys()].map((power) => n * 10 ** power)).sort((a, b) => a - b);
   const STEPS_S = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, DAY_S, 7 * DAY_S];
+  const SIZES = ["B", "kB", "MB", "GB", "TB"];
+  const bytes = (value) => {
+    const power = Math.min(Math.floor(Math.log10(Math.max(value, 1)) / 3), SIZES.length - 1);
+    return `${Number((value / 1000 ** power).toPrecision(3))} ${SIZES[power]}`;
+  };
   const number = (value, unit) => {
     if (value == null) return "-";
     if (value === 0) return "0";
+    if (unit === "bytes") return bytes(value);
     if (unit !== "seconds") return value.toLocaleString(undefined, { maximumFractionDigits: 0 });
     if (value < 1) return `${Math.round(value * 1000)} ms`;
     if (value < 120) return `${Number(value.toPrecision(3))} s`;
@@ -24,35 +31,42 @@
   const inZone = (seconds) => uPlot.tzDate(new Date(seconds * 1000), zone);
 
   const draw = (place, data, chart, sync) => {
+    const track = data.tracks[chart.track];
+    // Values hold until the next time: a line in steps. Else each is a bar: one batch, or several.
+    const held = track.batches.length === 0;
+    // What holds at a time is the value before it, not the nearest.
+    const heldAt = (i, at) => (!held || i == null || track.times[i] <= at ? i : i > 0 ? i - 1 : null);
+    const said = (at, i) => (track.bar_s && i != null ? `${exact.format(new Date((at - track.bar_s / 2) * 1000))}, ${track.batches[i].toLocaleString()} batches` : exact.format(new Date(at * 1000)));
     const shown = chart.series.map((each) => each.values);
     // A stacked series is drawn from zero to the sum, beneath the one that it stands on.
     const sums = shown.map((values, n) => values.map((value, i) => (chart.series[n].stacked ? value && value + (shown[n - 1][i] ?? 0) : value) || null));
     const order = chart.series.map((_, n) => n).reverse();
-    const bars = uPlot.paths.bars({ size: [0.7, 14], align: 0 });
+    const paths = held ? uPlot.paths.stepped({ align: 1 }) : uPlot.paths.bars({ size: [0.7, 14], align: 0 });
     const line = { stroke: colour("faint"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1 }, font: "12px system-ui, sans-serif" };
     const limit = chart.limit == null ? [] : [{ label: "target", stroke: colour("failed"), width: 1, dash: [4, 4], points: { show: false }, value: () => number(chart.limit, chart.unit) }];
     const options = {
       width: place.clientWidth, height: HEIGHT, tzDate: inZone,
-      cursor: { sync: { key: sync }, points: { show: false }, drag: { x: true, y: false, dist: 5 } },
+      cursor: { dataIdx: (_, __, i, at) => heldAt(i, at), sync: { key: sync }, points: { show: false }, drag: { x: true, y: false, dist: 5 } },
       scales: { x: { time: true, min: zoom?.[0] ?? data.start, max: zoom?.[1] ?? data.end }, y: { range: (_, __, max) => [0, Math.max(max ?? 0, chart.limit ?? 0, chart.unit === "seconds" ? 0.001 : 1) * 1.08] } },
       axes: [
         { ...line, values: (_, splits, __, ___, step) => splits.map((at) => (step >= DAY_S ? days : hours).format(new Date(at * 1000))) },
-        { ...line, size: 72, incrs: chart.unit === "seconds" ? STEPS_S : undefined, values: (_, splits) => splits.map((value) => number(value, chart.unit)) },
+        { ...line, size: 72, incrs: chart.unit === "seconds" ? STEPS_S : chart.unit === "bytes" ? undefined : STEPS, values: (_, splits) => splits.map((value) => number(value, chart.unit)) },
       ],
       series: [
-        { value: (_, at) => (at == null ? "-" : exact.format(new Date(at * 1000))), label: "batch" },
-        ...order.map((n) => ({ label: chart.series[n].label, fill: colour(TONES[chart.series[n].tone]), paths: bars, points: { show: false }, value: (_, __, ___, i) => number(i == null ? null : shown[n][i], chart.unit) })),
+        { value: (_, at, __, i) => (at == null ? "-" : said(at, i)), label: held ? "since" : track.bar_s ? "from" : "batch" },
+        ...order.map((n) => ({ label: chart.series[n].label, ...(held ? { stroke: colour(TONES[chart.series[n].tone]), width: 2 } : { fill: colour(TONES[chart.series[n].tone]) }), paths, points: { show: false }, value: (_, __, ___, i) => number(i == null ? null : shown[n][i], chart.unit) })),
         ...limit,
       ],
       hooks: { setScale: [(plot, key) => { if (key === "x" && plot.status) zoomTo(plot, data); }] },
     };
-    const rows = [data.times, ...order.map((n) => sums[n]), ...limit.map(() => data.times.map(() => chart.limit))];
+    const rows = [track.times, ...order.map((n) => sums[n]), ...limit.map(() => track.times.map(() => chart.limit))];
     const plot = new uPlot(options, rows, place);
     // uPlot keeps clicks for itself. What moves is a zoom.
     let pressed = null;
     plot.over.addEventListener("pointerdown", (event) => { pressed = event.clientX; });
     plot.over.addEventListener("pointerup", (event) => {
-      const link = data.links[plot.posToIdx(event.clientX - plot.over.getBoundingClientRect().left)];
+      const x = event.clientX - plot.over.getBoundingClientRect().left;
+      const link = track.links[heldAt(plot.posToIdx(x), plot.posToVal(x, "x")) ?? 0];
       if (link && pressed != null && Math.abs(event.clientX - pressed) < 5) location.href = link;
     });
     return plot;
