@@ -935,6 +935,31 @@ def test_how_long_kafka_keeps_what_is_unread(kept: Any, lag: int | None, staged:
     assert cells[5].strip() == says
 
 
+@pytest.mark.parametrize(
+    ("line", "kept", "says"),
+    [
+        (PartitionStatus(0, 0, 5, 7, 10, 5), {"t": {0: 5400.0}}, "3 unread; Kafka keeps the first for at least 90m."),
+        (PartitionStatus(0, 0, 5, 7, 10, 5), {"t": {0: -1.0}}, "3 unread; Kafka may delete the first at any time."),
+        (PartitionStatus(0, 0, 5, 7, 10, 5), {}, "3 unread; retention.ms does not delete them."),
+        (PartitionStatus(0, 0, 5, 7, 10, 5), None, "3 unread."),
+        (PartitionStatus(0, 0, 10, 10, 10, 0), {"t": {}}, "No offset is unread."),
+        (PartitionStatus(0, 0, 5, 10, 10, 5), {"t": {}}, "The lag is staged: no offset is unread."),
+        (PartitionStatus(0, 8, 5, 7, 10, 5), {}, "1 offset was deleted before it was read. 2 unread; retention.ms"),
+        (PartitionStatus(0, 8, None, None, 10, 2), None, "2 unread."),  # nothing was read yet: it begins at the start
+        (PartitionStatus(0, None, 5, 7, None, None), None, "-"),
+    ],
+)
+def test_what_kafka_may_delete_before_it_is_read_is_said_beside_the_bar(
+    line: PartitionStatus, kept: Any, says: str
+) -> None:
+    each = replace(table(), topics=[TopicStatus("t", lag_records=line.lag, partitions=[line])])
+    found = seen(
+        "table.html", table=each, verdicts=list(verdicts.list_verdicts(each)),
+        detail=detail.TableDetail(retention_left=kept),
+    ).text  # fmt: skip
+    assert says in " ".join(found.partition("Progress")[2].partition("The last 24 h")[0].split())
+
+
 def link_to(at: datetime) -> str:
     return f"/sluice/tables/db.t/timeline?at={at.isoformat()}"
 
