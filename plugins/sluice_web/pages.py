@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import HTMLResponse, Response
@@ -14,15 +14,18 @@ from fastapi.responses import HTMLResponse, Response
 from sluice.dag_ids import BACKFILL, ingest_dag
 from sluice.status.events import RANGES, find_range
 from sluice_web import operations, reading
-from sluice_web.answers import CALM_S, DAY_H, FIRST_S, RENEWED_S, draw_charts
-from sluice_web.answers import answer_no_table as _no_table
-from sluice_web.answers import hidden_tables as _hidden_tables
-from sluice_web.answers import render_page as _page
+from sluice_web.answers import (
+    CALM_S,
+    DAY_H,
+    FIRST_S,
+    RENEWED_S,
+    answer_no_table,
+    draw_charts,
+    hidden_tables,
+    render_page,
+)
 from sluice_web.operations import ViewerDep
 from sluice_web.reading import Name, Readable, RunId, Search
-
-if TYPE_CHECKING:
-    pass
 
 REPORT_MISSING = (
     "This run has no report of this table: it published and refused nothing here, has not ended yet, ended before "
@@ -81,7 +84,7 @@ def tables_page(
         known.value.tables if known.value else (), past.value.activity if past.value else None, view
     )
     rights = viewer.rights()
-    return _page(
+    return render_page(
         request, "tables.html", known, beside=[past], here="tables", overview=overview,
         operations=lambda table: TableOperations(table, rights),
     )  # fmt: skip
@@ -97,17 +100,17 @@ def table_page(request: Request, readable: Readable, viewer: ViewerDep, name: st
     known = reading.read_status(readable)
     table = reading.find_table(known.value, name)
     if table is None:
-        return _no_table(request, known, name)
+        return answer_no_table(request, known, name)
     detail = reading.feeds().details.get_feed(name).get(wait=reading.FIRST_WAIT_S)
     if detail.value:
-        effects = [redact_effect(each, _hidden_tables(known)) for each in detail.value.effects]
+        effects = [redact_effect(each, hidden_tables(known)) for each in detail.value.effects]
         detail = replace(detail, value=replace(detail.value, effects=effects))
     chosen = find_range(hours)
     past = reading.read_table_history(name, hours=chosen.hours)
     runs = operations.list_runs(table, readable)
     review = operations.find_waiting_review(runs)
     rights = viewer.rights()
-    return _page(
+    return render_page(
         request, "table.html", known, detail, past, here="tables", table=table,
         verdicts=list(verdicts.list_verdicts(table)), detail=detail.value, runs=runs, review=review,
         readiness=reading.list_readiness(detail.value, table, rights.start), max_groups=MAX_ERROR_GROUPS,
@@ -126,12 +129,14 @@ def report_page(request: Request, readable: Readable, name: str, run_id: RunId =
 
     known = reading.read_status(readable)
     if reading.find_table(known.value, name) is None:
-        return _no_table(request, known, name)
+        return answer_no_table(request, known, name)
     found = reading.feeds().reports.get_feed(json.dumps([name, run_id or ""])).get(wait=REPORT_WAIT_S)
     if found.value:
-        return HTMLResponse(hide_names(found.value, _hidden_tables(known)), headers=render.REPORT_HEADERS)
+        return HTMLResponse(hide_names(found.value, hidden_tables(known)), headers=render.REPORT_HEADERS)
     message, code = (REPORT_MISSING, 404) if found.value is not None else (found.error or "Reading the report…", 200)
-    page = _page(request, "message.html", known, code=code, here="tables", title=f"Report of {name}", message=message)
+    page = render_page(
+        request, "message.html", known, code=code, here="tables", title=f"Report of {name}", message=message
+    )
     refresh = CALM_S if found.value is not None else RENEWED_S if found.error else FIRST_S
     page.headers["Refresh"] = str(refresh)  # by the browser: a report has no script that refreshes
     return page
@@ -171,7 +176,7 @@ def quality_page(
     known = reading.read_status(readable)
     dags = readable if run.dag_id is None else readable & {run.dag_id}
     if run.run_id and not reading.is_readable_run(run.run_id, dags):
-        return _page(
+        return render_page(
             request, "message.html", known, code=404, here="quality", title="Data quality", message=reading.NO_RUN
         )
     feed = reading.feeds().runs.get_feed(run.run_id) if run.run_id else reading.feeds().quality
@@ -190,7 +195,7 @@ def quality_page(
         t.table: feeds.get_feed(t.table).get(wait=0.0) for t in [t for t in shown if t.quarantined][:MAX_QUARANTINES]
     }
     rights = viewer.rights()
-    return _page(
+    return render_page(
         request, "quality.html", known, found, here="quality", shown=shown, collapsed=collapsed, total=len(every),
         beside=list(details.values()), details={name: each.value for name, each in details.items()},
         max_groups=MAX_ERROR_GROUPS, run_id=run.run_id, q=chosen.q, state=chosen.state,

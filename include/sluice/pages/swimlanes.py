@@ -105,7 +105,8 @@ def lanes_by_kind(events: Sequence[Event], counts: CellCounts | None, axis: Axis
     by_lane = dict(group_by_lane(events))
     found = []
     for lane in Lane:
-        counted = _count(counts, lane) if counts and lane in _COUNTED else {}
+        names = [name for of_lane, name in counts.counts if of_lane == lane] if counts and lane in _COUNTED else []
+        counted = _count(counts, lane, names) if counts else {}
         cells = _fill(() if counted else by_lane.get(lane, ()), counted, axis)
         if cells:
             found.append(_lane(lane.replace("_", " "), "", cells, axis, lane.value))
@@ -138,7 +139,7 @@ def lanes_by_table(
             by_table[event.table].append(event)
     found = []
     for name, own in by_table.items():
-        counted = _count(counts, Lane.PUBLISHED, name) if counts else {}
+        counted = _count(counts, Lane.PUBLISHED, [name]) if counts else {}
         cells = _fill([e for e in own if not counted or e.lane != Lane.PUBLISHED], counted, axis)
         if cells:
             found.append(_lane(name, name, cells, axis))
@@ -146,14 +147,13 @@ def lanes_by_table(
     return [*above, *found[:MAX_LANES]], max(len(found) - MAX_LANES, 0)
 
 
-def _count(counts: CellCounts, lane: Lane, name: str | None = None) -> dict[int, int]:
-    """The batches by number of the cell."""
+def _count(counts: CellCounts, lane: Lane, names: Iterable[str]) -> dict[int, int]:
+    """The batches of some tables or topics, by number of the cell."""
     found: dict[int, int] = {}
-    for (of_lane, of_name), numbers in counts.counts.items():
-        if of_lane == lane and name in (None, of_name):
-            for n, number in enumerate(numbers):
-                if number:
-                    found[counts.first + n] = found.get(counts.first + n, 0) + number
+    for name in names:
+        for n, number in enumerate(counts.counts.get((lane, name), ())):
+            if number:
+                found[counts.first + n] = found.get(counts.first + n, 0) + number
     return found
 
 

@@ -75,7 +75,7 @@ class Row:
 
     @property
     def needs_attention(self) -> bool:
-        """Whether somebody must act."""
+        """Whether its state is one to act on."""
         return self.verdict.tone <= Tone.WARN
 
     @property
@@ -254,9 +254,8 @@ class Overview:
         parts += [f"{found.new:,} never run"] if found.new else []
         worst = min((row.verdict.tone for row in self.every), default=Tone.GOOD)
         label = "needs attention" if found.needing == 1 else "need attention"
-        tone = (
-            "good" if worst == Tone.UNKNOWN and not found.unknown else worst.name.lower()
-        )  # a new table is no trouble
+        # A table that never ran is no trouble.
+        tone = "good" if worst == Tone.UNKNOWN and not found.unknown else worst.name.lower()
         return Card("attention", f"{found.needing:,}", label, ", ".join(parts), tone)
 
     def _freshness(self) -> Card:
