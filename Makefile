@@ -20,7 +20,7 @@ OPERATIONS := $(patsubst %,tests/spark/%,backfill/test_backfill.py backfill/test
 # Spark tests that run with the tests without Spark, so that the three parts take about as long.
 BESIDE := $(patsubst %,tests/spark/%,iceberg/test_catalogs.py ingest/test_property.py)
 
-.PHONY: rooms type-tables cli-reference contract-reference references check help setup setup-dev jars demo up down status test test-thorough lint style types format bench soak dist docs requirements clean
+.PHONY: pictures rooms type-tables cli-reference contract-reference references check help setup setup-dev jars demo up down status test test-thorough lint style types format bench soak dist docs requirements clean
 
 help: ## show this list
 	@echo "Sluice: Kafka topics into Apache Iceberg tables, exactly once, run by Airflow"; echo
@@ -86,6 +86,9 @@ type-tables: setup-dev ## update the tables of types in docs/reference/types.md
 
 docs: setup-dev ## build the documentation as a site in .site
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet && echo "open .site/index.html"
+
+pictures: setup-dev jars ## renew docs/pictures from a stack that runs for ten minutes
+	@PYTHONPATH=include:. $(PY) .ci/pictures.py
 
 cli-reference: setup-dev ## update docs/reference/cli.md
 	@$(PY) .ci/cli_reference.py

@@ -6,7 +6,8 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +16,8 @@ from sluice.errors import RefusedError
 from sluice.operate import operator_input
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
     from sluice.contract.folder import Contracts
 
 Command = Callable[[argparse.Namespace], int]
@@ -152,6 +155,18 @@ def load_contracts() -> Contracts:
     for problem in found.problems:
         print(f"warning: {problem}", file=sys.stderr)
     return found
+
+
+@contextmanager
+def open_tables(patience: float) -> Iterator[tuple[Catalog, Contracts]]:
+    """Yield the catalog, and the contracts with the topics that it knows. Errors of the catalog become Sluice's."""
+    from sluice.iceberg import availability
+    from sluice.plan import resolve_topics
+
+    known = load_contracts()
+    catalog = availability.open_catalog(patience)
+    with availability.translate_catalog_errors():
+        yield catalog, resolve_topics.resolve(known, catalog, None)
 
 
 def new_run_id() -> str:

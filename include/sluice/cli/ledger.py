@@ -19,7 +19,7 @@ from sluice.cli.arguments import (
     add_json,
     add_patience,
     add_table,
-    load_contracts,
+    open_tables,
     positive_int,
 )
 from sluice.operate import operator_input
@@ -51,30 +51,20 @@ def add_commands(commands: Any) -> None:
 
 
 def _rebuild(given: argparse.Namespace) -> int:
-    from sluice.iceberg import availability
     from sluice.ledger import rebuild
-    from sluice.plan import resolve_topics
 
-    catalog = availability.open_catalog(given.patience)
-    known = load_contracts()
-    with availability.translate_catalog_errors():
-        known = resolve_topics.resolve(known, catalog, None)
+    with open_tables(given.patience) as (catalog, known):
         lines = rebuild.rebuild(known, catalog, run_id=f"ledger rebuild by {operator_input.current_user()}")
     output.show(given, {"lines": lines}, lambda: output.print_lines(lines))
     return 0
 
 
 def _retire_consumer(given: argparse.Namespace) -> int:
-    from sluice.iceberg import availability
     from sluice.operate import retire_consumer
     from sluice.operate.operator_input import Decision
-    from sluice.plan import resolve_topics
 
-    known = load_contracts()
-    catalog = availability.open_catalog(given.patience)
     user = operator_input.current_user()
-    with availability.translate_catalog_errors():
-        known = resolve_topics.resolve(known, catalog, None)
+    with open_tables(given.patience) as (catalog, known):
         found = retire_consumer.find_consumer(given.table, given.topic, known, catalog)
         if not given.json:
             output.print_lines(found.lines())

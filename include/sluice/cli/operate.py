@@ -18,6 +18,7 @@ from sluice.cli.arguments import (
     add_patience,
     add_table,
     load_contracts,
+    open_tables,
     ranges,
 )
 from sluice.operate import operator_input
@@ -106,15 +107,10 @@ def _gap_accept(given: argparse.Namespace) -> int:
 
 
 def _publish_blocked(given: argparse.Namespace) -> int:
-    from sluice.iceberg import availability
     from sluice.operate import publish_blocked
-    from sluice.plan import resolve_topics
 
-    known = load_contracts()
-    catalog = availability.open_catalog(given.patience)
     user = operator_input.current_user()
-    with availability.translate_catalog_errors():
-        known = resolve_topics.resolve(known, catalog, None)
+    with open_tables(given.patience) as (catalog, known):
         found = publish_blocked.find_blocked(given.table, known, catalog)
         if given.yes:
             decision = Decision(user, given.why, f"publish-blocked by {user}")
@@ -132,17 +128,12 @@ def _publish_blocked(given: argparse.Namespace) -> int:
 
 
 def _rollback(given: argparse.Namespace) -> int:
-    from sluice.iceberg import availability
     from sluice.ledger.offsets_table import Ledger
     from sluice.operate import rollback
     from sluice.operate.rollback_target import RestorePoint
-    from sluice.plan import resolve_topics
 
-    known = load_contracts()
-    catalog = availability.open_catalog(given.patience)
     user = operator_input.current_user()
-    with availability.translate_catalog_errors():
-        known = resolve_topics.resolve(known, catalog, None)
+    with open_tables(given.patience) as (catalog, known):
         ledger = Ledger(catalog)
         point = RestorePoint(given.to_snapshot, given.before_run)
         found = rollback.preview_rollback(given.table, known, catalog, ledger, point)
