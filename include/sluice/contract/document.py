@@ -21,6 +21,7 @@ MAX_BYTES = 1_000_000
 """Size limit of a file."""
 
 _MAX_DEPTH = 50
+_TOO_DEEP = f"is nested more than {_MAX_DEPTH} levels deep"
 _FLOAT, _LONGEST_FLOAT = r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][-+]?[0-9]+)?", 40
 
 
@@ -130,12 +131,14 @@ def parse_document(raw: bytes, name: str) -> Document:
         document.problems.append(Problem(name, line, "", "is not UTF-8 text"))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        text = ", ".join(each for each in (error.context, error.problem) if each)
-        document.problems.append(Problem(name, mark.line + 1 if mark else 1, "", f"is not YAML: {text}"))
+        text = "is not YAML: " + ", ".join(each for each in (error.context, error.problem) if each)
+        if "nesting depth" in text:  # libyaml 0.2.6 has a limit of its own, which a line of brackets reaches first
+            text = _TOO_DEEP
+        document.problems.append(Problem(name, mark.line + 1 if mark else 1, "", text))
     except yaml.YAMLError as error:
         document.problems.append(Problem(name, 1, "", f"is not YAML: {str(error).splitlines()[0]}"))
     except RecursionError:
-        document.problems.append(Problem(name, 1, "", f"is nested more than {_MAX_DEPTH} levels deep"))
+        document.problems.append(Problem(name, 1, "", _TOO_DEEP))
     if document.problems:
         document.data = None
     return document

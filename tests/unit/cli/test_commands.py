@@ -246,8 +246,10 @@ def test_a_command_of_a_package_that_is_not_in_a_checkout_finds_its_job(
 
     assert spark.job_file("ingest.py") == REPOSITORY / "jobs" / "ingest.py"
     monkeypatch.setattr(spark, "INCLUDE", tmp_path / "site-packages")
-    with pytest.raises(ConfigError, match=r"ingest\.py was not found"):
-        spark.job_file("ingest.py")
+    with monkeypatch.context() as absent:
+        absent.setitem(sys.modules, "sluice_airflow", None)  # not found, even where the wheel is installed
+        with pytest.raises(ConfigError, match=r"ingest\.py was not found"):
+            spark.job_file("ingest.py")
     installed = tmp_path / "site-packages" / "sluice_airflow" / "jobs"
     installed.mkdir(parents=True)
     (installed.parent / "__init__.py").write_text("raise ImportError('needs Airflow')")
