@@ -228,8 +228,13 @@ def test_what_a_page_says_that_has_nothing_to_show(stack):
 
         def says(name: str, path: str, words: str) -> None:
             found = page.locator("main")
-            # To another part of the same page goto() returns None.
-            stack.wait_until(lambda: (page.goto(url + path), words in found.inner_text())[1])
+
+            def has_words() -> bool:
+                page.set_viewport_size({"width": 1280, "height": 900})  # rows out of sight have no text yet
+                page.goto(url + path)
+                return words in found.inner_text()
+
+            stack.wait_until(has_words)
             for width, scheme in ((1280, "light"), (375, "dark")):
                 page.emulate_media(color_scheme=scheme)
                 page.set_viewport_size({"width": width, "height": 900})
