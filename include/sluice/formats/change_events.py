@@ -19,7 +19,7 @@ from sluice.contract.change_events import DELETED_SOURCE, OP_SOURCE, Operations
 from sluice.contract.columns import JSON_FORMATS, Input
 from sluice.contract.contract import Contract
 from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
-from sluice.formats.internal_columns import BEST_EFFORT, FIELDS, VALUE, Expression, RecordPart, problem
+from sluice.formats.internal_columns import BEST_EFFORT, ENVELOPE, FIELDS, VALUE, Expression, RecordPart, problem
 from sluice.formats.json import add_json_fields
 from sluice.formats.logical_types import spark_type, timestamp_from_units
 
@@ -84,7 +84,9 @@ def envelope_fields(contract: Contract, row: T.StructType, special: T.StructType
             special = _with_field(special, path, text)
         return special
     before = T.StructField(BEFORE, row, metadata={BEST_EFFORT: True})
-    return T.StructType([*_with_field(special, ["op"], text), T.StructField(AFTER, row), before])
+    special = _with_field(special, ["op"], text)
+    envelope = [T.StructField(f.name, f.dataType, metadata={ENVELOPE: True}) for f in special]
+    return T.StructType([*envelope, T.StructField(AFTER, row), before])
 
 
 def open_envelope(frame: DataFrame, contract: Contract) -> DataFrame:
@@ -221,12 +223,13 @@ def _at(column: Column, path: Sequence[str]) -> Column:
 
 
 def _with_field(struct: T.StructType, path: Sequence[str], kind: T.DataType) -> T.StructType:
-    """The struct with a field at a path, which is only added if there is none."""
+    """The struct with a field of an envelope at a path, which is only added if there is none."""
     name, *rest = path
     found = next((f for f in struct if f.name == name), None)
+    metadata = None if rest else {ENVELOPE: True}
     if rest:
         inner = found.dataType if found and isinstance(found.dataType, T.StructType) else T.StructType([])
         kind = _with_field(inner, rest, kind)
     elif found:
         return struct
-    return T.StructType([*(f for f in struct if f.name != name), T.StructField(name, kind)])
+    return T.StructType([*(f for f in struct if f.name != name), T.StructField(name, kind, metadata=metadata)])

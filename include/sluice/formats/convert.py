@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.errors import printable
-from sluice.formats.internal_columns import Expression, join_path
+from sluice.formats.internal_columns import ENVELOPE, Expression, join_path
 from sluice.formats.logical_types import (
     ExactTimestampType,
     decimal_from_unscaled,
@@ -118,6 +118,28 @@ def convert_value(
 def check_convertible(have: T.DataType, want: T.DataType, logical: LogicalConversion = no_logical_types) -> None:
     """Raise SchemaMismatchError if `convert_value` would; needs no JVM."""
     _conversion(have, want, "", logical)
+
+
+def check_has_row(have: T.DataType, want: T.StructType) -> None:
+    """Refuse records of another kind, which would become rows of nulls.
+
+    Raises:
+        SchemaMismatchError: They have none of the wanted fields, those of an event's envelope aside.
+    """
+    found = list(_found_leaves(have, want))
+    if found and not any(found):
+        raise SchemaMismatchError("", "the schema has none of the fields that columns read")
+
+
+def _found_leaves(have: T.DataType | None, want: T.DataType) -> Iterator[bool]:
+    """Whether each wanted field that is no struct exists."""
+    if not isinstance(want, T.StructType):
+        yield have is not None
+        return
+    known = {f.name: f.dataType for f in have.fields} if isinstance(have, T.StructType) else {}
+    for field in want.fields:
+        if ENVELOPE not in field.metadata:
+            yield from _found_leaves(known.get(field.name), field.dataType)
 
 
 def find_lost_values(

@@ -50,6 +50,9 @@ OTHER_TYPE = "_sluice_other"
 BEST_EFFORT = "sluice.spare"
 """Metadata key of a field whose parse problem is reported only if the record has no other problem."""
 
+ENVELOPE = "sluice.envelope"
+"""Metadata key of a field that records of any kind may have, such as an event's operation: it is not of the row."""
+
 FLAT_NAME = "sluice.path"
 """Metadata key of a field that no column reads: its name is names of a source with the dots between them. Its value is
 the path that the source means, from the same object on."""

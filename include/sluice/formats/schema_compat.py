@@ -19,6 +19,7 @@ from sluice.formats.convert import (
     LogicalConversion,
     SchemaMismatchError,
     check_convertible,
+    check_has_row,
     no_logical_types,
     schema_failures_as_mismatch,
 )
@@ -52,6 +53,7 @@ def find_incompatible_field(form: str, schema: WriterSchema, wanted: T.StructTyp
         with schema_failures_as_mismatch():
             have, logical = DECODED_TYPES[form](schema, wanted)
             check_convertible(have, wanted, logical)
+            check_has_row(have, wanted)
     except SchemaMismatchError as error:
         return error
     return None

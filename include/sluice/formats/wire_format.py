@@ -20,6 +20,7 @@ from pyspark.sql import types as T
 from sluice.formats.convert import (
     LogicalConversion,
     SchemaMismatchError,
+    check_has_row,
     convert_value,
     find_lost_values,
     no_logical_types,
@@ -221,7 +222,9 @@ def add_registry_fields(
                 decoded = registry_format.decode(group)
                 value = decoded.extract(F.col(name))
                 have = _type_of(frame.select(decoded.column.alias(name)), value)
-                converted.append((group.applies, convert_value(value, have, wanted, decoded.logical)))
+                fields = convert_value(value, have, wanted, decoded.logical)
+                check_has_row(have, wanted)
+                converted.append((group.applies, fields))
         except SchemaMismatchError as error:
             ids.add_problem(group.applies, group.schema.id, error)
             continue

@@ -1192,6 +1192,7 @@ def test_several_record_types_in_a_topic(spark: SparkSession, client: SchemaRegi
     created = record(id="long", total="int") | {"name": "OrderCreated"}
     cancelled = record(id="long", reason="string") | {"name": "OrderCancelled"}
     other = record(elsewhere="int") | {"name": "Other"}
+    nested = record(**{"in": record(elsewhere="int") | {"name": "In"}}) | {"name": "Nested"}
     for strategy in (record_subject_name_strategy, topic_record_subject_name_strategy):
         topic = name()
 
@@ -1203,15 +1204,18 @@ def test_several_record_types_in_a_topic(spark: SparkSession, client: SchemaRegi
             written(created, {"id": 1, "total": 5}),
             written(cancelled, {"id": 1, "reason": HTML}),
             written(other, {"elsewhere": 1}),
+            written(nested, {"in": {"elsewhere": 1}}),
         ]
         wanted = f"{topic}-t.Other" if strategy is topic_record_subject_name_strategy else "t.Other"
         assert wanted in client.get_subjects()
         columns = [{"name": "id", "type": "long"}, {"name": "total", "type": "int"}]
+        columns.append({"name": "deep", "type": "int", "source": "in.deep"})
         rows = read(spark, [(None, each) for each in values], columns, value="avro", where="total IS NOT NULL")
         assert [(r["id"], r["total"], r[OP], r[ERROR]) for r in rows] == [
-            (1, 5, "u", None), (1, None, "i", None), (None, None, "u", "malformed")
+            (1, 5, "u", None), (1, None, "i", None), (None, None, "u", "malformed"), (None, None, "u", "malformed")
         ]  # fmt: skip
         assert "record t.Other has none of the fields" in rows[2][DETAIL]
+        assert "the schema has none of the fields" in rows[3][DETAIL]
         columns = [{"name": "id", "type": "long"}, {"name": "reason", "type": "string"}]
         rows = read(spark, [(None, each) for each in values], columns, value="avro", where="reason IS NOT NULL")
         assert [(r["id"], r["reason"], r[OP]) for r in rows[:2]] == [(1, None, "i"), (1, HTML, "u")]
