@@ -180,8 +180,13 @@ class NamedType(Primitive):
     logical: LogicalType
 
 
-def find_connect_names(schema: WriterSchema, wanted: T.StructType) -> dict[str, Any] | None:
+def find_connect_names(schema: WriterSchema, wanted: T.StructType, root: str) -> dict[str, Any] | None:
     """What a JSON Schema says of the wanted fields in Kafka Connect's words, in the form of an embedded Connect schema.
+
+    Args:
+        schema: The schema.
+        wanted: The wanted fields.
+        root: The name that the whole key or value has among them.
 
     Returns:
         None if it names no logical type of Connect or Debezium, or cannot be followed.
@@ -189,7 +194,11 @@ def find_connect_names(schema: WriterSchema, wanted: T.StructType) -> dict[str, 
     try:
         reader = _JsonSchemaReader({name: json.loads(text) for name, text in schema.references})
         document = json.loads(schema.text)
-        return reader.connect_names(_Node(document, document, ""), wanted)
+        node = _Node(document, document, "")
+        if root not in wanted.names:
+            return reader.connect_names(node, wanted)
+        names = reader.connect_names(node, wanted[root].dataType)
+        return names and {"fields": [{**names, "field": root}]}
     except (RecursionError, ValueError):
         return None
 
@@ -285,7 +294,8 @@ class _JsonSchemaReader:
             if pointer and not pointer.startswith("/"):
                 reason = f"refers to {ref!r} by an anchor, which is not followed; list its columns"
                 raise SchemaMismatchError(node.path, reason)
-            document = self.references[name] if name else node.document
+            is_own = name in ("", node.document.get("$id"))
+            document = node.document if is_own else self.references[name]
             target = f"{id(document)}#{pointer}"
             if target in node.enclosing:
                 raise SchemaMismatchError(node.path, f"is recursive ({ref}), which no column type holds")
@@ -327,7 +337,8 @@ class _JsonSchemaReader:
 
     def _connect_names(self, node: _Node, want: T.DataType) -> dict[str, Any] | None:
         node = self.resolve(node)
-        while choices := [name for name in _JSON_UNTYPED if name in _check_properties(node)]:
+        # What stands beside properties may add fields, but gives those there no other meaning.
+        while "properties" not in node.schema and (choices := [name for name in _JSON_UNTYPED if name in node.schema]):
             node = self.resolve(node.inner(_only_choice(node.schema[choices[0]], node.path), ""))
         schema = node.schema
         match want:

@@ -81,7 +81,7 @@ def add_json_schema_fields(frame: DataFrame, wanted: T.StructType, part: RecordP
     named = F.lit(None).cast(kind)
     types = DEFERRED_TYPES
     for number in readable:
-        if names := find_connect_names(ids.known[number], wanted):
+        if names := find_connect_names(ids.known[number], wanted, part.root):
             types = NAMED_TYPES
             named = F.when(ids.number == number, F.from_json(F.lit(json.dumps(names)), kind)).otherwise(named)
     if types is NAMED_TYPES:

@@ -116,11 +116,13 @@ def _decimal(value: Column, schema: Column, want: T.DecimalType) -> Column:
         unpacked = logical_types.decimal_from_unscaled(unscaled, scale, want)
         exact = variant_decimal(value, logical_types.ExactDecimalType(want.precision, want.scale))
         number = F.when(is_decimal, exact).otherwise(variant_decimal(value, want))
-        return F.when(is_scaled | (is_decimal & variant_is(value, "STRING")), unpacked).otherwise(number)
+        found = F.when(is_scaled | (is_decimal & variant_is(value, "STRING")), unpacked)
+        # The base64 of bytes may consist of digits alone.
+        return found.when(is_decimal | ~it["type"].eqNullSafe("bytes"), number)
 
-    scale = schema["parameters"]["scale"]
+    members = {name: schema[name] for name in ("type", "name")} | {"scale": schema["parameters"]["scale"]}
     return logical_types.let(
-        F.struct(value.alias("value"), schema["name"].alias("name"), scale.alias("scale")), convert
+        F.struct(value.alias("value"), *(each.alias(name) for name, each in members.items())), convert
     )
 
 

@@ -115,6 +115,7 @@ BAD: list[tuple[bytes, str | None, str]] = [
     (told([decimal("d", "-999999999")], {"d": coded(1)}), "d", "decimal(10,2)"),
     (told([decimal("d", "two")], {"d": coded(1)}), "d", "decimal(10,2)"),
     (told([field("d", "bytes", f"{CONNECT}Decimal")], {"d": coded(1)}), "d", "decimal(10,2)"),
+    (told([field("d", "bytes")], {"d": "1234"}), "d", "decimal(10,2)"),
     (told([decimal("d", "2")], {"d": {"x": 1}}), "d", "decimal(10,2)"),
     (told([decimal("d", "2")], {"d": "779"}), "d", "decimal(10,2)"),
     (told([decimal("d", "3")], {"d": 1.239}), "d", "decimal(10,2)"),

@@ -127,6 +127,7 @@ CONNECT_JSON: list[tuple[str, str, Any, str]] = [
     ("number", "Decimal", {"connect.parameters": {"scale": "2"}}, "decimal(38, 2)"),
     ("string", "Decimal", {"connect.parameters": {"scale": "2", "connect.decimal.precision": "9"}}, "decimal(9, 2)"),
 ]
+OWN = "https://own.example/a.json"
 JSON: list[tuple[Any, str]] = [
     ({"type": "boolean"}, "boolean"),
     ({"type": "integer"}, "long"),
@@ -140,6 +141,7 @@ JSON: list[tuple[Any, str]] = [
     ({"anyOf": [{"type": "null"}, {"type": "integer"}]}, "long"),
     ({"$ref": "#/$defs/place"}, "struct<city: string>"),
     ({"$ref": "other.json#/$defs/x"}, "long"),
+    ({"$ref": f"{OWN}#/$defs/place"}, "struct<city: string>"),
     ({"type": "array", "items": {"$ref": "#/$defs/place"}}, "list<struct<city: string>>"),
     ({"type": "object", "additionalProperties": {"type": "number"}}, "map<string, double>"),
     *(({"type": base, "title": f"{CONNECT}{name}", **more}, kind) for base, name, more, kind in CONNECT_JSON),
@@ -164,7 +166,7 @@ def read(form: str, text: Any, skip: tuple[str, ...] = ()) -> list[SchemaField]:
 def test_every_type_of_each_format() -> None:
     for form, cases, whole in (
         ("avro", AVRO, lambda kind: record({"x": kind})),
-        ("json_schema", JSON, lambda kind: {"type": "object", "properties": {"x": kind}, "$defs": DEFS}),
+        ("json_schema", JSON, lambda kind: {"$id": OWN, "type": "object", "properties": {"x": kind}, "$defs": DEFS}),
     ):
         for kind, wanted in cases:
             (found,) = read(form, whole(kind))
