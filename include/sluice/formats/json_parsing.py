@@ -324,16 +324,20 @@ def variant_text(value: Column) -> Column:
 _AT_MOST_15_DIGITS = r"^-?0*[.]?0*(?:[0-9][.]?){1,15}0*(?:[.]0*)?(?:E-?[0-9]+)?$"
 _LONG_NUMBER = r"[:,\[]\s*-?(?:(?:[0-9]{16}|[0-9.]{17})[0-9.]*[eE]|[0-9.]{40,})"
 """A number with more digits than a double keeps, though the double may look like fewer."""
+_NUMBERS = r"[:,\[]\s*(-?[0-9.]{16,}(?:[eE][+-]?[0-9]+)?)"
+"""The numbers among which those of `_LONG_NUMBER` are."""
 
 
 def variant_decimal(value: Column, want: T.DecimalType) -> Column:
     """A variant's string or number as a decimal; null if it is none, or if it has lost digits.
 
     A variant keeps 38 digits, but stores a number with an exponent or more digits as a double. Up to 15 digits of a
-    double are exact, unless the parsed text contains a longer number.
+    double are exact, unless the parsed text contains a longer number that is the same double.
     """
-    text = variant_text(value)
-    exact = ~variant_is(value, "DOUBLE") | (text.rlike(_AT_MOST_15_DIGITS) & ~F.col(TEXT).rlike(_LONG_NUMBER))
+    text, double = variant_text(value), F.try_variant_get(value, "$", "double")
+    numbers = F.transform(F.regexp_extract_all(F.col(TEXT), F.lit(_NUMBERS), 1), lambda each: each.try_cast("double"))
+    is_cut = F.col(TEXT).rlike(_LONG_NUMBER) & F.coalesce(F.array_contains(numbers, double), F.lit(False))
+    exact = ~variant_is(value, "DOUBLE") | (text.rlike(_AT_MOST_15_DIGITS) & ~is_cut)
     return to_decimal(F.when(exact, text), want)
 
 
