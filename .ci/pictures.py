@@ -123,8 +123,8 @@ def running_stack() -> Iterator[tuple[dict[str, str], dict[str, str]]]:
 def fill(env: Mapping[str, str], command_env: dict[str, str]) -> None:
     """Run the groups round by round. The last run is Airflow's; it blocks the payments, and nobody runs `crm`."""
     bootstrap, chance = env["KAFKA_BOOTSTRAP_SERVERS"], random.Random(7)  # noqa: S311
-    topics = [NewTopic(name, 2, 1) for name in CONTRACTS]
-    for future in AdminClient({"bootstrap.servers": bootstrap}).create_topics(topics).values():
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.create_topics([NewTopic(name, 2, 1) for name in CONTRACTS]).values():
         future.result(30)
     for turn in range(ROUNDS):
         send(bootstrap, chance, turn)
