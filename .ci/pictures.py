@@ -164,7 +164,8 @@ def take(env: Mapping[str, str]) -> None:
             if scheme == "light":
                 shoot("in-airflow")
                 frame.get_by_role("link", name="shop.payments", exact=True).click()
-                frame.get_by_role("button", name="Publish anyway").first.click()
+                frame.locator("h1", has_text="shop.payments").wait_for()
+                frame.get_by_role("button", name="Publish anyway").click()
                 frame.locator(".dry-run").filter(has_text="shop.payments").wait_for()
                 shoot("dialog")
                 page.goto(f"{url}/sluice/tables/shop.orders?hours=1")
