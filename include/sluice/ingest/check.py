@@ -137,7 +137,7 @@ def check_tolerance(
             limit = f"{ratio:.2%}{f' or {number}' if number else ''}"
             found = counts[batch.seq]
             raise BlockedError(
-                f"{found.rejected} of {found.records} records were rejected; the contract tolerates {limit}.",
+                f"{found.rejected:,} of {found.records:,} records are quarantined; the contract tolerates {limit}.",
                 table=contract.table,
                 topic=batch.topic,
                 batch=batch.seq,

@@ -80,7 +80,7 @@ def overwrite_quarantine(staged: StagedBatches, rejected: int, refused: Sequence
         # The records were decoded a second time; one that passes now would be in neither table.
         if found != rejected:
             raise RejectedDifferError(
-                f"{rejected} records were rejected, but {found} were quarantined.",
+                f"{rejected:,} records had to be quarantined, but {found:,} were.",
                 table=contract.table,
                 topic=whole.topic,
                 batches=[b.seq for b in batches],

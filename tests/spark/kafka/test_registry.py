@@ -284,7 +284,7 @@ def test_a_record_that_is_judged_otherwise_for_quarantine_keeps_the_batch_back(
         patch.setattr(run.retry_step, "__defaults__", (1,))
         outcome = it.run()[table]
     assert (outcome["state"], it.rows(table)) == ("failed", [])
-    assert f"1 records were rejected, but 0 were quarantined. [table {table}, topic {it.topic}" in outcome["error"]
+    assert f"1 records had to be quarantined, but 0 were. [table {table}, topic {it.topic}" in outcome["error"]
     it.drain(table)
     assert held_of(it, table) == (["old"], [b"late"])
 
