@@ -45,7 +45,8 @@ class Operation:
         unpause: whether the DAG is unpaused first, because a run of a paused DAG would wait.
         method, path, body: the request to Airflow's API; the path is below Airflow's address.
         values_in: the object in the body that takes the values of the fields; empty: none does.
-        then: what the dialog offers once the run has succeeded, because only the next run shows its effect.
+        outcome: what has changed once the run has succeeded, where the button may promise more.
+        then: what the dialog offers afterwards, because only the next run shows the effect.
     """
 
     table: str
@@ -63,6 +64,7 @@ class Operation:
     path: str = ""
     body: Mapping[str, Any] = field(default_factory=dict)
     values_in: str = ""
+    outcome: str = ""
     then: Operation | None = None
 
     def as_json(self) -> dict[str, Any]:

@@ -82,11 +82,12 @@ class TableOperations:
             self._ingest,
             "Unpause…",
             f"Unpause {self._ingest}",
-            [f"All tables of group {self._table.group} are ingested again."],
+            [f"Runs of its schedule start again, for all tables of group {self._table.group}."],
             "Unpause",
             method="PATCH",
             path=f"/api/v2/dags/{_quote(self._ingest)}?update_mask=is_paused",
             body={"is_paused": False},
+            then=self.run_now(),
         )
 
     def run_now(self, label: str = "Run now") -> Operation | None:
@@ -115,6 +116,7 @@ class TableOperations:
                 fields=[WHY],
                 dry_run=True,
                 run="publish_blocked",
+                outcome="The batch is not in the table yet: the next run publishes it.",
                 then=self.unpause() or self.run_now(),
             )
         )
@@ -205,6 +207,7 @@ class TableOperations:
                 fields=[Field("accept_loss", "Accept loss", hint=hint), WHY],
                 dry_run=True,
                 run="rollback",
+                outcome="The next run publishes the batches that the dry run marks.",
                 then=self.unpause() or self.run_now(),
             )
         )
@@ -224,6 +227,7 @@ class TableOperations:
                 fields=[WHY],
                 dry_run=True,
                 run="accept_gap",
+                outcome="The next run continues after the gap.",
                 then=self.unpause() or self.run_now(),
             )
         )

@@ -123,6 +123,7 @@
       });
       return button;
     };
+    const after = () => [...(operation.outcome ? [` ${operation.outcome}`] : []), ...(operation.then ? [" ", next()] : [])];
     // Until the run has ended, or the dialog is closed.
     const follow = async (dag, run) => {
       const path = `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}`;
@@ -135,7 +136,7 @@
         said.className = `said-now ${{ success: "good", failed: "bad" }[state] ?? ""}`;
         said.replaceChildren("Run ", link, words[state] ?? ` is ${state}.`);
         if (GOING_ON.includes(state)) continue;
-        if (state === "success" && operation.then) said.append(" ", next());
+        if (state === "success") said.append(...after());
         return;
       }
     };
@@ -158,7 +159,7 @@
         done = true;
         close.textContent = "Close";
         if (run) await follow(operation.dag, run);
-        else say("Done.", "good");
+        else { say("Done.", "good"); said.append(...after()); }
       } catch (error) {
         say(error.message, "bad");
         submit.disabled = done;
