@@ -24,6 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sluice.dag_ids import MAINTENANCE_DAGS, OPERATOR_DAGS, ingest_dag
 from sluice.kafka import connections
+from sluice.status.events import WEEK_RANGES
 from sluice_web.compat import (
     DagModel,
     DagRun,
@@ -50,7 +51,7 @@ ANSWER_WAIT_S = (
     8.0  # who asks for JSON or metrics does not look again, as the pages do; Prometheus waits for ten seconds
 )
 MONTH_FRESH_S = 300.0
-WEEK_H = 168
+WEEK_H = WEEK_RANGES[-1].hours
 NO_RUN = "This run does not exist, or you may not read its DAG."
 NO_TABLE = "This table does not exist, or you may not read its DAG."
 

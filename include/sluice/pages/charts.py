@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from sluice.status.events import count_published
+
 if TYPE_CHECKING:
     from sluice.pages.history import FileTotals
     from sluice.status.batch_counts import Bars
@@ -114,7 +116,7 @@ def make_charts(
     """
     bars, start, end = found.bars, *(each.timestamp() for each in window)
     rejected = [each.rejected or 0 for each in bars]
-    published = [None if e.records is None else e.records - (e.rejected or 0) for e in bars]
+    published = [count_published(e.records, e.rejected) for e in bars]
     commits = [each.commit_seconds for each in bars]
     rest = [None if e.seconds is None else e.seconds - (e.commit_seconds or 0.0) for e in bars]
     commit = [Series("commit", commits, "calm", stacked=True)] if any(c is not None for c in commits) else []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -138,16 +137,15 @@ def _greater(column: str, given: Parameters) -> str:
     return f"{left} is {'at least' if given.get('or_equal') is True else 'greater than'} {right}"
 
 
-def _duration(value: timedelta) -> str:
-    """In the greatest unit that divides it: `36 h`."""
-    seconds = int(value.total_seconds())
+def format_whole(seconds: int) -> str:
+    """A length of time in the greatest unit that divides it: `36 h`."""
     size, unit = next((size, unit) for size, unit in _UNITS if seconds % size == 0)
     return f"{seconds // size:,} {unit}"
 
 
 def _maximum(column: str, given: Parameters) -> str:
     if isinstance(age := given.get("max_age"), str):
-        return f"the newest {column} is at most {_duration(parse_duration(age))} old"
+        return f"the newest {column} is at most {format_whole(int(parse_duration(age).total_seconds()))} old"
     return f"the largest {column} is {_bounds(given)}"
 
 

@@ -46,7 +46,7 @@ class History:
         events: newest first, at most `timeline.MAX_EVENTS` per lane.
         table: without its catalog; None for several tables together.
         last: the last published batch of each table; only for several tables together.
-        activity: what each table published lately; likewise.
+        activity: what each table published lately; only for several tables and a week.
         ledger_rows: rows of the whole ledger.
         unread: the errors of sources that could not be read, and whose events are missing.
         trouble: the error, if the table's past states cannot be read.
@@ -83,7 +83,7 @@ def read_month(name: str) -> History:
 
 
 def _read_table(name: str, query: timeline.TimelineQuery) -> History:
-    now = query.until or datetime.now(UTC)
+    now = query.until
     with availability.translate_catalog_errors(), catalogs.load() as catalog:
         contract = resolve_topics.resolve(contract_folder.load_contracts(strict=False), catalog, None).tables.get(name)
         if contract is None:
@@ -126,7 +126,7 @@ def read_group_history(groups: str) -> History:
         CatalogUnavailableError: The catalog did not answer.
     """
     now = datetime.now(UTC)
-    return _read_groups(groups, timeline.TimelineQuery(now - WEEK, until=now, ranges=WEEK_RANGES))
+    return _read_groups(groups, timeline.TimelineQuery(now - WEEK, until=now, ranges=WEEK_RANGES, activity=True))
 
 
 def read_group_month(groups: str) -> History:
@@ -136,7 +136,7 @@ def read_group_month(groups: str) -> History:
 
 
 def _read_groups(groups: str, query: timeline.TimelineQuery) -> History:
-    now, wanted = query.until or datetime.now(UTC), set(json.loads(groups))
+    now, wanted = query.until, set(json.loads(groups))
     with availability.translate_catalog_errors(), catalogs.load() as catalog:
         known = resolve_topics.resolve(contract_folder.load_contracts(strict=False), catalog, None).tables.values()
         unread: list[str] = []

@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 
 from sluice import dag_ids
 from sluice.offsets import OffsetRange
+from sluice.pages import expectation_text
 from sluice.pages.matrix import COLUMNS, make_matrices
 from sluice.status import text
 from sluice.status.text import duration, ranges_text
@@ -134,9 +135,7 @@ def format_size(size: float) -> str:
 
 def format_span(seconds: float) -> str:
     """A round length of time: `30 min`, `7 d`."""
-    units = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-    length, unit = next(each for each in units if seconds % each[0] == 0 and (each[0] != 86_400 or seconds > 86_400))
-    return f"{seconds // length:.0f} {unit}"
+    return "24 h" if seconds == 86_400 else expectation_text.format_whole(int(seconds))
 
 
 def format_ranges(ranges: Mapping[int, OffsetRange]) -> str:
@@ -197,7 +196,6 @@ _ENVIRONMENT.filters |= {
     "number": format_number,
     "figure": format_figure,
     "compact": format_compact,
-    "elapsed": format_elapsed,
     "span": format_span,
     "ranges": format_ranges,
     "offset_spans": format_offset_spans,

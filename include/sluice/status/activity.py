@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 
-PUBLISHED = "published"
+from sluice.status.events import Lane, count_published
+
 MAX_BATCHES = 10
 
 
@@ -31,14 +32,12 @@ class BatchEnd:
     @property
     def published(self) -> int | None:
         """The records that are in the table; None if unknown, or if the batch is not published."""
-        if self.state != PUBLISHED or self.records is None:
-            return None
-        return self.records - (self.rejected or 0)
+        return count_published(self.records, self.rejected) if self.state == Lane.PUBLISHED else None
 
     @cached_property
     def tone(self) -> str:
         """`good`; `warn` if it is published without its quarantined records; `bad` if it is not published."""
-        return "bad" if self.state != PUBLISHED else "warn" if self.rejected else "good"
+        return "bad" if self.state != Lane.PUBLISHED else "warn" if self.rejected else "good"
 
     @cached_property
     def text(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from sluice.status.events import Event, Lane, batch_name
+from sluice.status.events import Event, Lane, batch_name, count_published
 
 LINES_SHOWN = 50
 _OF_BATCHES = (Lane.PUBLISHED, Lane.REFUSED, Lane.CATALOG, Lane.REGISTRY, Lane.STAGED, Lane.QUALITY, Lane.FILES)
@@ -98,7 +98,7 @@ def _line(events: Sequence[Event], *, alone: bool) -> EventLine:
 def _parts(event: Event, among: Iterable[Lane]) -> Iterator[str]:
     """What an event adds to the line of a batch."""
     if event.lane == Lane.PUBLISHED:
-        records = None if event.records is None else event.records - (event.rejected or 0)
+        records = count_published(event.records, event.rejected)
         yield "published" if records is None else f"{_count(records)} published"
         if event.rejected:
             yield f"{event.rejected:,} quarantined"

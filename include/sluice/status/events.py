@@ -88,6 +88,11 @@ class Event:
     batch: int | None = None
 
 
+def count_published(records: int | None, rejected: int | None) -> int | None:
+    """The records of a batch that are in the table, without those that were quarantined; None if unknown."""
+    return None if records is None else records - (rejected or 0)
+
+
 def batch_name(seq: int) -> str:
     """A batch in words; numbers below zero are those of a backfill's slices."""
     return f"batch {seq}" if seq >= 0 else f"slice {seq}"

@@ -47,6 +47,7 @@ _OPERATOR_STATES = (
 )
 _SHOWN_STATES = (*_BATCH_STATES, *_ERROR_STATES, *_OPERATOR_STATES)
 _ERROR_LANES = {Cause.CATALOG: Lane.CATALOG, Cause.REGISTRY: Lane.REGISTRY, None: Lane.REFUSED}
+_ANSWERS = (schemas_table.SchemaState.APPROVED, schemas_table.SchemaState.REJECTED)
 _DAGS = {"publish": INGEST, "replay": dag_ids.BACKFILL}
 
 
@@ -75,17 +76,20 @@ class TimelineQuery:
     Attributes:
         contracts: the contracts of the tables; None: all tables.
         most: limit per lane, so that frequent batches crowd out nothing else.
-        ranges: count the batches in these ranges up to `until`.
+        until: the end of the ranges; default: now.
+        ranges: count the batches in these ranges.
         bars: make the bars of one table.
+        activity: summarize what each table published lately.
         stream: of many tables and a long time: read the ledger part by part, and keep of frequent rows the newest.
     """
 
     since: datetime
     contracts: Sequence[Contract] | None = None
     most: int | None = None
-    until: datetime | None = None
+    until: datetime = field(default_factory=lambda: datetime.now(UTC))
     ranges: Sequence[TimeRange] = ()
     bars: bool = False
+    activity: bool = False
     stream: bool = False
 
 
@@ -119,7 +123,8 @@ def read_timeline(catalog: Catalog, query: TimelineQuery, unread: list[str] | No
         rows, counts = _read_ledger(catalog, query, most)
         if rows:
             last.extend(_last_published(rows))
-            activity.update(summarize_activity(rows, query.until or datetime.now(UTC)))
+            if query.activity:
+                activity.update(summarize_activity(rows, query.until))
             for lane in _split_by_lane(rows):
                 yield from _ledger_events(lane.slice(0, most), rows)
 
@@ -149,14 +154,13 @@ def read_timeline(catalog: Catalog, query: TimelineQuery, unread: list[str] | No
 
 def _read_ledger(catalog: Catalog, query: TimelineQuery, most: int) -> tuple[pa.Table | None, BatchCounts]:
     """The ledger's rows, newest first, and the batches of each range."""
-    until = query.until or datetime.now(UTC)
     if not query.stream:
         rows = ledger_history.read_rows(catalog, query.since, query.contracts, _SHOWN_STATES)
         if not rows or not query.ranges:
             return rows, BatchCounts()
         batches = list_batches(rows) if query.bars else []
-        bars = {each.hours: make_bars(batches, each, until) for each in query.ranges}
-        return rows, BatchCounts(bars, count_batches([rows], query.ranges, until))
+        bars = {each.hours: make_bars(batches, each, query.until) for each in query.ranges}
+        return rows, BatchCounts(bars, count_batches([rows], query.ranges, query.until))
     kept: list[pa.Table] = []
 
     def parts() -> Iterator[pa.Table]:
@@ -168,7 +172,7 @@ def _read_ledger(catalog: Catalog, query: TimelineQuery, most: int) -> tuple[pa.
                 kept[:] = [_thin_out(pa.concat_tables(kept), most)]
                 limit = MAX_ROWS_KEPT + len(kept[0])
 
-    cells = count_batches(parts(), query.ranges, until)
+    cells = count_batches(parts(), query.ranges, query.until)
     return (_thin_out(pa.concat_tables(kept), most) if kept else None), BatchCounts({}, cells)
 
 
@@ -300,11 +304,7 @@ def _schema_events(catalog: Catalog, since: datetime, names: Collection[str] | N
         if row.who:
             text += f" ({row.who}{f': {row.why}' if row.why else ''})"
         is_open = row.state == schemas_table.SchemaState.REVIEW
-        dag = (
-            dag_ids.REVIEW_SCHEMA
-            if row.state in (schemas_table.SchemaState.APPROVED, schemas_table.SchemaState.REJECTED)
-            else None
-        )
+        dag = dag_ids.REVIEW_SCHEMA if row.state in _ANSWERS else None
         yield Event(
             row.at, Lane.SCHEMA, text, row.table, bad=is_open, run_id=row.run_id, snapshot_id=row.snapshot_id, dag=dag
         )

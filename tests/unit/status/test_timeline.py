@@ -436,7 +436,7 @@ def test_of_each_table_the_last_ten_batches_are_told_and_what_it_counted_lately(
         LedgerRow("u", LedgerState.STAGED, "id", 14, records=52, unread=77),
     ]
     Ledger(catalog).append(rows, run_id="run 3")
-    found = timeline.read_timeline(catalog, TimelineQuery(start - timedelta(days=7), most=1)).activity
+    found = timeline.read_timeline(catalog, TimelineQuery(start - timedelta(days=7), most=1, activity=True)).activity
     other = found["ns.other"]
     assert [(b.batch, b.tone) for b in other.batches] == [
         *((n, "warn") for n in range(7, 13)), (13, "bad"), (14, "warn"), (15, "good"), (1, "good"),
