@@ -1,6 +1,6 @@
 """Asks the Airflow that is configured here, in a process of its own: importing Airflow takes seconds.
 
-In: a program for that process, and its argument. Out: what it prints as JSON.
+In: a question, and what to look for. Out: what `configuration.py` of sluice_airflow prints as JSON.
 """
 
 from __future__ import annotations
@@ -11,25 +11,9 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sluice.errors import ConfigError, printable
-
-FIND_CONNECTIONS = """
-import json, sys
-from airflow.exceptions import AirflowNotFoundException
-from airflow.models.connection import Connection
-
-asked = json.loads(sys.argv[1])
-
-def find_connections(names):
-    for name in names:
-        try:
-            yield name, Connection.get_connection_from_secrets(name)
-        except AirflowNotFoundException:
-            pass
-"""
-"""The beginning of each program: what it was asked, and a function that finds those connections that exist."""
 
 
 def is_installed() -> bool:
@@ -44,26 +28,22 @@ def is_configured() -> bool:
     return (home / "airflow.cfg").is_file() or any(name.startswith(settings) for name in os.environ)
 
 
-def ask(program: str, asked: Any, seconds: float) -> dict[str, Any]:
-    """Run a program that imports Airflow; return the map that its last line of output has as JSON.
+def ask(question: Literal["connections", "setup"], names: Any, seconds: float) -> dict[str, Any]:
+    """Return what Airflow has: the fields of connections, or which connections, pools and plugins exist.
 
     Args:
-        program: Python that goes on after `FIND_CONNECTIONS`.
-        asked: what it needs; others can see it in the list of processes.
+        question: what `configuration.py` answers: `read_connections` or `read_setup`.
+        names: what to look for; others can see it in the list of processes.
         seconds: after this time the process is ended.
 
     Raises:
         TimeoutError: it did not answer in time.
         ConfigError: it failed. The message quotes Airflow, so it may hold an address with a password.
     """
+    # -P: modules of that folder must not hide others of the same name.
+    command = [sys.executable, "-P", str(_program()), question, json.dumps(names)]
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", FIND_CONNECTIONS + program, json.dumps(asked)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=seconds,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
     except subprocess.TimeoutExpired as error:
         raise TimeoutError(f"Airflow did not answer within {seconds:g} s") from error
     if done.returncode:
@@ -73,3 +53,16 @@ def ask(program: str, asked: Any, seconds: float) -> dict[str, Any]:
             next_step="Run `airflow db check`, and `airflow db migrate` if it is new.",
         )
     return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def _program() -> Path:
+    """Find the program: in the sluice_airflow that is installed, else in the checkout's plugins."""
+    installed = find_spec("sluice_airflow")
+    plugins = Path(installed.origin).parents[1] if installed and installed.origin else None
+    program = (plugins or Path(__file__).resolve().parents[2] / "plugins") / "sluice_airflow" / "configuration.py"
+    if not program.is_file():
+        raise ConfigError(
+            f"Airflow can't be asked: {program} does not exist.",
+            next_step="Put plugins/sluice_airflow on PYTHONPATH, or install the wheel.",
+        )
+    return program

@@ -16,18 +16,6 @@ from sluice.kafka import airflow_connections
 from sluice.kafka.connections import KAFKA_CONN_ID, REGISTRY_CONN_ID
 
 PLUGIN = "sluice"
-# No login, password or extra comes back.
-PROGRAM = """
-from airflow import plugins_manager
-from airflow.models.pool import Pool
-
-found = find_connections(asked["connections"])
-connections = {name: each.extra_dejson.get("deploy-mode") or "client" for name, each in found}
-pools = [name for name in asked["pools"] if Pool.get_pool(name)]
-plugins = [each["name"] for each in plugins_manager.get_plugin_info(["name"])]
-errors = {name: str(text) for name, text in plugins_manager.get_import_errors().items()}
-print(json.dumps({"connections": connections, "pools": pools, "plugins": plugins, "errors": errors}))
-"""
 
 
 def check_airflow(seconds: float) -> str:
@@ -48,8 +36,8 @@ def check_airflow(seconds: float) -> str:
     groups = contract_folder.load_contracts(strict=False).groups.values()
     spark = _spark_connections(groups)
     pools = {pool for g in groups for pool in g.settings.pools}
-    asked = {"connections": sorted({KAFKA_CONN_ID, REGISTRY_CONN_ID, *spark}), "pools": sorted(pools)}
-    found = airflow_process.ask(PROGRAM, asked, seconds)
+    wanted = {"connections": sorted({KAFKA_CONN_ID, REGISTRY_CONN_ID, *spark}), "pools": sorted(pools)}
+    found = airflow_process.ask("setup", wanted, seconds)
     problems = _connection_problems(spark, found["connections"])
     problems += [f"pool {name} does not exist" for name in sorted(pools - set(found["pools"]))]
     problems += [f"plugin {name} can't be loaded: {text}" for name, text in found["errors"].items() if PLUGIN in name]

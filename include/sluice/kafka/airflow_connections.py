@@ -21,10 +21,6 @@ from sluice.kafka.connections import KAFKA_CONN_ID, REGISTRY_CONN_ID, kafka_sett
 
 SECONDS = 60.0
 """How long Airflow may take to answer: its import takes seconds on a busy machine."""
-PROGRAM = """
-fields = ("host", "port", "schema", "login", "password", "extra_dejson")
-print(json.dumps({name: {field: getattr(each, field) for field in fields} for name, each in find_connections(asked)}))
-"""
 
 
 @dataclass(frozen=True)
@@ -106,7 +102,7 @@ def _take_connections() -> None:
     names = [each.connection for each in wanted]
     advice = f"Set {' or '.join(each.variables[0] for each in wanted)}, or see what `sluice doctor airflow` says."
     try:
-        found = airflow_process.ask(PROGRAM, names, SECONDS)
+        found = airflow_process.ask("connections", names, SECONDS)
     except TimeoutError as error:
         raise RetryableError(f"{error}, so connection {names[0]} is unknown.", next_step=advice) from None
     except ConfigError:  # its message may hold a password
