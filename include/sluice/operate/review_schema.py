@@ -81,8 +81,11 @@ class Review:
         added = "stay as they are, unless you ask to republish them"
         if self.opened and self.opened.snapshot_id is None and self.records:
             added = "stay as they are: the table was empty before them, so they can't be republished"
+        effects = [f"the table is changed; quarantined records are replayed; rows added meanwhile {added}"]
+        if lost := ", ".join(each.column for each in self.change.changes if each.kind == "drop_column"):
+            effects.append(f"{lost}: existing values are lost to queries, save of older snapshots until these expire")
         return [
-            f"approve   the table is changed; quarantined records are replayed; rows added meanwhile {added}",
+            *(f"approve   {each}" for each in effects),
             f"{reject}, where their errors name who rejected the change and why",
         ]
 

@@ -399,6 +399,7 @@ def test_an_answer_is_given_once_to_what_was_shown_and_with_a_reason(catalog):
     evolve.apply_pending(catalog, new, run_id="r")
     lines = review_schema.load_review(catalog, new).lines()
     assert any("drops column s (string)" in line for line in lines)
+    assert any(line.startswith("approve   s: existing values are lost to queries") for line in lines)
     about: dict[str, Any] = {"who": "ann", "run_id": "by hand"}
     with pytest.raises(RefusedError, match="No reason"):
         evolve.decide(catalog, new, ReviewDecision(approve=False, why="", **about))
