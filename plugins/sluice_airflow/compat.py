@@ -19,6 +19,15 @@ class ExitCodeHook(SparkSubmitHook):
         """The exit code of spark-submit; None before it ends. The provider has it only in the text of its error."""
         return self._submit_sp.returncode if self._submit_sp else None
 
+    @property
+    def master(self) -> str:
+        """The master that the connection names, as spark-submit gets it."""
+        return str(self._connection["master"])
+
+    def use(self, *, conf: dict[str, Any], jars: str | None, class_path: str | None, py_files: str | None) -> None:
+        """Set what depends on the master: the hook reads its connection only when it is made."""
+        self._conf, self._jars, self._driver_class_path, self._py_files = conf, jars, class_path, py_files
+
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
         lines = (line for line in itr if line.strip() and not line.startswith(STARTUP_WARNINGS))
         super()._process_spark_submit_log(lines)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -35,6 +36,8 @@ from sluice_airflow.spark_driver import JOBS
 EXIT_TERMINAL, EXIT_UNFINISHED = 3, 4
 # The scheduler must see the end of this try first; else it would take it for the end of the next one.
 RESCHEDULE_DELAY = timedelta(seconds=20)
+# The masters that Spark and Sluice know. Spark takes any name that begins with "local" for its own machine.
+MASTER = re.compile(r"local(\[[\d*]+(,\d+)?\])?|yarn|(spark|k8s)://.+")
 # Linux limits an argument to 128 KiB.
 MAX_ARGUMENT_BYTES = 64 << 10
 
@@ -109,37 +112,45 @@ class JobOperator(SparkSubmitOperator):
         """Make the hook, with all settings that depend on the connection.
 
         Raises:
-            AirflowFailException: The connection is missing, or asks for a deploy mode other than client.
+            AirflowFailException: The connection is missing, or names a master or deploy mode that can't be used.
         """
-        local = self._is_local()
+        self._check_deploy_mode()
+        given = self.conf or {}
+        try:
+            hook = ExitCodeHook(
+                conf=given,
+                conn_id=self.spark.connection,
+                executor_memory=self.spark.executor_memory,
+                driver_memory=self.spark.driver_memory,
+                name=self.name,
+                application_args=self.application_args,
+                deploy_mode="client",  # a site's spark-defaults.conf may have another
+            )
+        except NameError as error:  # the provider's import of Kubernetes failed, and it goes on without
+            raise AirflowFailException(
+                f"Connection {self.spark.connection!r} names Kubernetes, and {error}. "
+                "Install apache-airflow-providers-cncf-kubernetes on the worker."
+            ) from error
+        self._check_master(hook.master)
+        local = hook.master.startswith("local")
         jars = spark_driver.spark_jars()
         # Next to the folder of the jars, which it is made from. A cluster has its own class path.
         self.spark_home = class_archive.spark_home(Path(jars[0]).parent.parent, jars) if local and jars else None
-        # On a cluster the executors do the work: the driver is always small.
-        given = self.conf or {}
         archive = class_archive.driver_archive_options(self.spark_home) if self.spark_home else ()
-        self.conf = jvm.driver_conf(given, JOBS / "log4j2.properties", archive, small=not local or self.is_small())
-        if local:
-            # One JVM: on its class path, jars are not copied, and the class archive covers them.
-            self.driver_class_path = os.pathsep.join(jars) or None
-        else:
-            self.jars = ",".join(jars) or None
-            self.py_files = spark_driver.package_zip(spark_driver.own_folder("cache"))
-        hook = ExitCodeHook(
+        # On a cluster the executors do the work: the driver is always small.
+        small = not local or self.is_small()
+        self.conf = jvm.driver_conf(given, JOBS / "log4j2.properties", archive, small=small)
+        hook.use(
             conf=self.conf,
-            conn_id=self.spark.connection,
-            py_files=self.py_files,
-            driver_class_path=self.driver_class_path,
-            jars=self.jars,
-            executor_memory=self.spark.executor_memory,
-            driver_memory=self.spark.driver_memory,
-            name=self.name,
-            application_args=self.application_args,
+            # In one JVM, jars on the class path are not copied, and the class archive covers them.
+            class_path=os.pathsep.join(jars) or None if local else None,
+            jars=None if local else ",".join(jars) or None,
+            py_files=None if local else spark_driver.package_zip(spark_driver.own_folder("cache")),
         )
         self._hook = hook  # the provider's on_kill ends it
         return hook
 
-    def _is_local(self) -> bool:
+    def _check_deploy_mode(self) -> None:
         name = self.spark.connection
         try:
             connection = Connection.get(name)
@@ -155,7 +166,13 @@ class JobOperator(SparkSubmitOperator):
                 f"Connection {name!r} has deploy mode {mode!r}. Set it to client: the driver must run on the worker, "
                 "where it gets its settings by environment, without secrets on a command line."
             )
-        return (connection.host or "").startswith("local")
+
+    def _check_master(self, master: str) -> None:
+        if not MASTER.fullmatch(master):
+            raise AirflowFailException(
+                f"Connection {self.spark.connection!r} gives Spark the master {master!r}, which Sluice can't use. "
+                "Set the host to local[2] without a port, to spark://host with port 7077, to yarn, or to k8s://https://host."
+            )
 
 
 class IngestOperator(JobOperator):

@@ -58,6 +58,10 @@ def airflow_env(tmp_path: Path) -> dict[str, str]:
         ),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
         "AIRFLOW_CONN_CLUSTER": json.dumps({"conn_type": "spark", "host": "spark://master", "port": 7077}),
+        "AIRFLOW_CONN_HOST": json.dumps({"conn_type": "spark", "host": "localhost", "port": 7077}),
+        "AIRFLOW_CONN_NO_PORT": json.dumps({"conn_type": "spark", "host": "localhost"}),
+        "AIRFLOW_CONN_LOCAL_CLUSTER": json.dumps({"conn_type": "spark", "host": "local-cluster[2,1,1024]"}),
+        "AIRFLOW_CONN_KUBERNETES": json.dumps({"conn_type": "spark", "host": "k8s://https://api"}),
         "AIRFLOW_CONN_AWAY": json.dumps({"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}),
         "SLUICE_HOME": str(tmp_path / "home"),
         "SLUICE_JARS": str(jars),
@@ -330,6 +334,8 @@ def test_maintenance_starts_spark_for_the_tables_that_need_it_and_for_none_witho
     assert due[1] == [
         "--name",
         "sluice-shop-rewrite_data_files",
+        "--deploy-mode",
+        "client",
         str(REPOSITORY / "jobs" / "maintain.py"),
         "--action=rewrite_data_files",
         "--run-id={{ run_id }}",
@@ -1053,6 +1059,8 @@ def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
         "3g",
         "--name",
         "sluice-shop",
+        "--deploy-mode",
+        "client",
         str(REPOSITORY / "jobs" / "ingest.py"),
         "--group=shop",
         "--run-id={{ run_id }}",
@@ -1146,6 +1154,18 @@ def test_a_connection_that_is_no_use_is_an_error_of_its_own(airflow_env):
     nowhere, away = submit(airflow_env, (False, {"connection": "nowhere"}), (False, {"connection": "away"}))
     assert "'nowhere' does not exist" in nowhere["error"]
     assert "deploy mode 'cluster'" in away["error"]
+
+
+def test_a_connection_means_the_master_that_spark_submit_gets(airflow_env):
+    names = ("host", "no_port", "local_cluster", "kubernetes")
+    host, *refused, kubernetes = submit(airflow_env, *((False, {"connection": name}) for name in names))
+    command = host["command"]
+    assert command[command.index("--master") + 1] == "spark://localhost:7077"
+    assert command[command.index("--deploy-mode") + 1] == "client"
+    assert "--py-files" in command, "a cluster, whatever its host is called"
+    for found, master in zip(refused, ("localhost", "local-cluster[2,1,1024]"), strict=True):
+        assert f"the master '{master}', which Sluice can't use" in found["error"]
+    assert "Install apache-airflow-providers-cncf-kubernetes" in kubernetes["error"]
 
 
 DOCTOR = """
