@@ -50,7 +50,7 @@ def main(count: int) -> dict[str, Any]:
     from sluice.ingest import quarantine
 
     spark = session()
-    client = SchemaRegistryClient({"url": os.environ["SCHEMA_REGISTRY_URL"]})
+    client = SchemaRegistryClient({"url": os.environ["SCHEMA_REGISTRY_URL"], "timeout": 30})
     kinds = {
         "json_schema": ("JSON", '{"title": "R", "type": "object", "properties": {}}'),
         "avro": ("AVRO", json.dumps(AVRO)),

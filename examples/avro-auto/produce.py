@@ -31,7 +31,7 @@ def at(hour: int) -> datetime:
     return datetime(2026, 11, 26, hour, tzinfo=UTC)
 
 
-registry = SchemaRegistryClient({"url": os.environ["SCHEMA_REGISTRY_URL"]})
+registry = SchemaRegistryClient({"url": os.environ["SCHEMA_REGISTRY_URL"], "timeout": 30})
 # A serializer registers its schema with the first record.
 first = AvroSerializer(registry, schema(*FIELDS))
 newer = AvroSerializer(registry, schema(*FIELDS, HUMIDITY))

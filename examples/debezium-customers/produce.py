@@ -90,7 +90,7 @@ DELETES = [
     (2, None),
 ]
 
-registry = SchemaRegistryClient({"url": os.environ["SCHEMA_REGISTRY_URL"]})
+registry = SchemaRegistryClient({"url": os.environ["SCHEMA_REGISTRY_URL"], "timeout": 30})
 # As the AvroConverter of Connect: each serializer registers its schema, under <topic>-key and <topic>-value.
 key_schema = json.dumps(record(f"{TOPIC}.Key", id="long"))
 key, value = AvroSerializer(registry, key_schema), AvroSerializer(registry, json.dumps(ENVELOPE))

@@ -25,7 +25,7 @@ PAYMENTS = [
     Payment(payment_id=2, cents=700, iban="NO9386011117947", note="by invoice"),
 ]
 
-registry = SchemaRegistryClient({"url": os.environ["SCHEMA_REGISTRY_URL"]})
+registry = SchemaRegistryClient({"url": os.environ["SCHEMA_REGISTRY_URL"], "timeout": 30})
 serialize = ProtobufSerializer(Payment, registry, {"use.deprecated.format": False})
 context = SerializationContext(TOPIC, MessageField.VALUE)
 send(TOPIC, ({"value": serialize(payment, context)} for payment in PAYMENTS))
