@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import TypeVar
 
+import pytest
+
 Case = TypeVar("Case")
 THOROUGH = os.environ.get("SLUICE_TEST_THOROUGH") == "1"
 
@@ -19,3 +21,12 @@ def usual(cases: Sequence[Case], every: Sequence[Case]) -> Sequence[Case]:
     """
     assert all(each in every for each in cases), "a usual case is missing in the list of all"
     return every if THOROUGH else cases
+
+
+def only_thorough(usual_test: str) -> pytest.MarkDecorator:
+    """Mark a test for thorough runs alone.
+
+    Args:
+        usual_test: The test of the same promise that every run has.
+    """
+    return pytest.mark.skipif(not THOROUGH, reason=f"in a thorough run only; {usual_test} tests it in every run")

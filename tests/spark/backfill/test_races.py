@@ -40,7 +40,7 @@ from tests.support.thorough import usual
 pytestmark = pytest.mark.timeout(600)
 
 POINTS = ["stage: written", "staged", "publish: files written", "publish: before fast-forward", "published"]
-KILLED_AT = usual(["stage: written", "publish: before fast-forward", "published"], POINTS)
+KILLED_AT = usual(["publish: before fast-forward", "published"], POINTS)
 
 
 def prepared(it: Lake, mode: str = "append", **contract: object) -> str:
@@ -60,7 +60,7 @@ def hold(it: Lake, table: str) -> None:
 @pytest.mark.parametrize(
     ("step", "mode"),
     usual(
-        [("sluice_staging", "append"), ("db", "upsert")],
+        [("db", "upsert")],
         [("sluice_staging", "append"), ("sluice_staging", "upsert"), ("db", "append"), ("db", "upsert")],
     ),
 )

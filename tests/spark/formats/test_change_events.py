@@ -30,6 +30,7 @@ from tests.spark.formats.test_formats import name as name_of_its_own
 from tests.support.backfills import backfill_request, run_backfill
 from tests.support.lake import Lake
 from tests.support.services.registries import registry_client
+from tests.support.thorough import only_thorough
 
 SECRET = "Ada Lovelace"
 DATA = Path(__file__).parents[2] / "data" / "debezium"
@@ -415,6 +416,7 @@ def test_each_way_of_saying_a_delete(lake: Callable[..., Lake]) -> None:
     assert rows[0]["meta"] == {"by": "ann", "what": "I"}
 
 
+@only_thorough("test_what_debezium_sent_becomes_the_table_that_postgres_held")
 @pytest.mark.usefixtures("generated_code")
 def test_change_events_are_masked_judged_and_under_review_like_any_record(lake: Callable[..., Lake]) -> None:
     """By columns of `after` and of `source`; a delete is no row, so that nothing is expected of it."""

@@ -28,7 +28,7 @@ from tests.spark.maintain.test_maintain import STRICT
 from tests.support import table_files
 from tests.support.killable_driver import SETTLE, StoppingJob, kill_driver, stopped_driver
 from tests.support.lake import Lake, record
-from tests.support.thorough import usual
+from tests.support.thorough import only_thorough, usual
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -47,9 +47,7 @@ POINTS = [
     "after the ledger",
 ]
 # Files without a commit, a branch that main lacks, half of the tables, and all but the ledger.
-KILLED_AT = usual(
-    ["stage: files written", "stage: written", "publish: before fast-forward", "published", "before the ledger"], POINTS
-)
+KILLED_AT = usual(["stage: files written", "publish: before fast-forward", "published", "before the ledger"], POINTS)
 STOPPED_AT = usual(["publish: before fast-forward"], ["stage: written", "publish: before fast-forward"])
 
 
@@ -194,15 +192,13 @@ def test_maintenance_is_killed_and_the_next_run_of_it_goes_on(
             it.assert_folded(merged)
 
 
+@only_thorough("test_maintenance_is_killed_and_the_next_run_of_it_goes_on")
 @pytest.mark.parametrize(
     ("action", "point"),
-    usual(
-        [("expire_snapshots", "expire: half of the files gone")],
-        [
-            ("expire_snapshots", "expire: half of the files gone"),
-            ("remove_orphan_files", "orphans: half of the files gone"),
-        ],
-    ),
+    [
+        ("expire_snapshots", "expire: half of the files gone"),
+        ("remove_orphan_files", "orphans: half of the files gone"),
+    ],
 )
 def test_a_kill_half_way_through_removing_files_costs_no_file_that_is_needed(
     lake: Callable[..., Lake], lake_folder: Path, action: str, point: str

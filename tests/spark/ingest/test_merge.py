@@ -17,7 +17,7 @@ from sluice.iceberg.sql_literals import sql_literal
 from sluice.ingest import merge
 from sluice.offsets import OffsetRange
 from tests.support.lake import Lake
-from tests.support.thorough import usual
+from tests.support.thorough import only_thorough, usual
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("generated_code")]
 
@@ -109,7 +109,8 @@ def test_keys_of_any_name_are_placed(spark: SparkSession, name: str) -> None:
     assert told == "t partition 0 offset 5 and t partition 1 offset 7"
 
 
-@pytest.mark.parametrize("inline", usual([0], [merge.KEYS_INLINE, 0]))
+@only_thorough("test_bounds_enclose_the_keys")
+@pytest.mark.parametrize("inline", [merge.KEYS_INLINE, 0])
 def test_keys_next_to_the_least_number_leave_the_others_findable(
     lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, inline: int
 ) -> None:

@@ -14,6 +14,7 @@ from sluice.iceberg import cursor, table_names, tables
 from sluice.ingest.publish import publish
 from tests.support.backfills import backfill_request, delete_rows, read_checked_cursor, run_backfill
 from tests.support.lake import Lake
+from tests.support.thorough import only_thorough, usual
 
 pytestmark = pytest.mark.spark
 
@@ -236,6 +237,7 @@ def test_a_topic_with_a_new_name_needs_an_order(lake: Callable[..., Lake]) -> No
     assert len(it.rows(table)) == 1
 
 
+@only_thorough("test_bounds_enclose_the_keys")
 @pytest.mark.parametrize("records", [25_000])
 def test_a_batch_of_many_keys_looks_only_at_its_own(lake: Callable[..., Lake], records: int) -> None:
     """Above `merge.KEYS_INLINE` the keys are no literals any more."""
@@ -249,7 +251,7 @@ def test_a_batch_of_many_keys_looks_only_at_its_own(lake: Callable[..., Lake], r
     assert standing(it, table) == expected(it)
 
 
-@pytest.mark.parametrize("mode", ["upsert", "history"])
+@pytest.mark.parametrize("mode", usual(["history"], ["upsert", "history"]))
 def test_tables_that_are_copied_on_write_and_rows_taken_out_by_hand(lake: Callable[..., Lake], mode: str) -> None:
     """More rows are written than the batch has records: others of their files, and versions that end otherwise now."""
     it = lake()

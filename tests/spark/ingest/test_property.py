@@ -26,6 +26,7 @@ from sluice.operate import rollback
 from sluice.operate.operator_input import Decision
 from sluice.operate.rollback_target import RestorePoint
 from tests.support.lake import Lake
+from tests.support.thorough import THOROUGH
 
 pytestmark = [pytest.mark.usefixtures("generated_code"), pytest.mark.timeout(0)]
 
@@ -184,7 +185,7 @@ def test_the_tables_are_the_fold_of_the_log(lake: Callable[..., Lake]) -> None:
     began = time.monotonic()
 
     @settings(
-        max_examples=EXAMPLES or 5,
+        max_examples=EXAMPLES or (5 if THOROUGH else 3),
         deadline=None,
         derandomize=not EXAMPLES,
         database=None,

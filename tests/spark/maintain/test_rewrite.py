@@ -25,7 +25,7 @@ from sluice.maintain.assess import Assessment
 from sluice.maintain.expiry_plan import AssessmentInputs
 from sluice.maintain.targets import OWN_SETTINGS
 from tests.support.lake import Lake, record
-from tests.support.thorough import usual
+from tests.support.thorough import only_thorough, usual
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 RARELY = {"min_input_files": 6, "delete_ratio": 1.0}
@@ -112,6 +112,7 @@ def test_many_delete_files_become_few(lake: Callable[..., Lake]) -> None:
     it.assert_folded(merged)
 
 
+@only_thorough("test_many_delete_files_become_few")
 def test_deletes_by_file_stay_one_for_each_data_file_and_need_nothing(lake: Callable[..., Lake]) -> None:
     it = lake()
     it.create_topic(1)
@@ -275,6 +276,7 @@ def _day(value: Any) -> int | None:
     return (value - date(1970, 1, 1)).days if isinstance(value, date) else value
 
 
+@only_thorough("test_only_partitions_no_longer_written_to_are_put_together_in_the_order_of_the_contract")
 def test_deletes_of_partitions_still_written_to_are_left_alone(
     lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
