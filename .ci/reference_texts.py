@@ -67,7 +67,7 @@ VARIABLES: dict[str, dict[str, str]] = {
 }
 """Every variable that Sluice reads or sets, by what it is about."""
 
-NO_VARIABLES = {"SLUICE_TIMESTAMP_MOVED", "SLUICE_ORDER_UNKNOWN", "SLUICE_TEST_THOROUGH"}
+NO_VARIABLES = {"SLUICE_TIMESTAMP_MOVED", "SLUICE_ORDER_UNKNOWN", "SLUICE_TEST_CLUSTER", "SLUICE_TEST_THOROUGH"}
 """Words in the code that look like a user's variables: marks in Spark's errors and records, and a setting of tests."""
 
 TABLES: dict[str, str] = {

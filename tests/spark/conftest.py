@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from sluice import jvm
 from sluice.embedded import jars
-from sluice.embedded.home import cache_folder
+from sluice.embedded.home import REPOSITORY, cache_folder
 from sluice.embedded.java import find_java
 from sluice.embedded.kafka_broker import EmbeddedBroker
 from sluice.iceberg import catalog as iceberg_catalog
@@ -25,6 +26,7 @@ from sluice.ingest.context import Context
 from tests.support import pinned_jars
 from tests.support.lake import Lake
 from tests.support.services import s3
+from tests.support.services.spark_cluster import SparkCluster
 from tests.support.thorough import THOROUGH
 
 # Without code generation and adaptive execution: for small tables they take a quarter and a tenth of the time. Tests of
@@ -68,10 +70,23 @@ def lake_folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixtur
 
 
 @pytest.fixture(scope="session")
-def spark(lake_folder: Path) -> Iterator[SparkSession]:
+def spark_cluster(lake_folder: Path) -> Iterator[SparkCluster | None]:
+    """A standalone cluster that all tests of the run use; only with `SLUICE_TEST_CLUSTER=1`, else Spark is one JVM."""
+    if os.environ.get("SLUICE_TEST_CLUSTER") != "1":
+        yield None
+        return
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PYSPARK_PYTHON", sys.executable)
+    with SparkCluster(lake_folder / "cluster") as cluster:
+        yield cluster
+    patch.undo()
+
+
+@pytest.fixture(scope="session")
+def spark(lake_folder: Path, spark_cluster: SparkCluster | None) -> Iterator[SparkSession]:
     """The Spark session of the test run."""
     settings = {
-        "spark.master": "local[2]",
+        "spark.master": spark_cluster.master if spark_cluster else "local[2]",
         "spark.jars": ",".join(session.spark_jars()),
         "spark.sql.warehouse.dir": str(lake_folder / "spark"),
         "spark.driver.memory": "2g",
@@ -79,6 +94,14 @@ def spark(lake_folder: Path) -> Iterator[SparkSession]:
     }
     (files,) = pinned_jars.jars_in_set(pinned_jars.LOCAL_FILES)
     options = f'--driver-memory 2g --driver-class-path {files} --driver-java-options "{" ".join(jvm.DRIVER_OPTIONS)}"'
+    if spark_cluster:
+        package = shutil.make_archive(str(lake_folder / "sluice"), "zip", REPOSITORY / "include", "sluice")
+        options += f" --master {spark_cluster.master} --py-files {package}"
+        settings |= {
+            "spark.executor.memory": "768m",
+            "spark.cores.max": "2",
+            "spark.executor.extraClassPath": str(files),
+        }
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{options} pyspark-shell"
     spark = session.build_session("sluice tests", settings)
     spark.sparkContext.setLogLevel("OFF")

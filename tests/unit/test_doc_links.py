@@ -1,4 +1,4 @@
-"""The docs build as a site without a warning, and each relative link of the pages beside docs/ leads somewhere."""
+"""The docs build as a site without a warning; links of the pages beside docs/, and the tests that are named, exist."""
 
 from __future__ import annotations
 
@@ -37,6 +37,17 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert file.exists(), f"{target} does not exist"
         if anchor and file.suffix == ".md":
             assert anchor in headings(file), f"{file.name} has no heading #{anchor}"
+
+
+def test_the_tests_that_are_named_exist() -> None:
+    """The page of what is tested, and others, name the tests that show it."""
+    named = {
+        (str(page.relative_to(REPOSITORY)), path)
+        for page in (REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md"))
+        for path in re.findall(r"`(tests/[\w./-]+?)(?:::\w+)?`", page.read_text("utf-8"))
+    }
+    assert named, "the pattern finds no test"
+    assert {(page, path) for page, path in named if not (REPOSITORY / path).exists()} == set()
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:

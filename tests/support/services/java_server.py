@@ -43,6 +43,18 @@ class JavaServer(ABC):
     def answers(self) -> bool:
         """Whether the server answers requests."""
 
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        assert self._process, f"{self.NAME} does not run"
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End the process without warning."""
+        assert self._process, f"{self.NAME} does not run"
+        self._process.kill()
+        self._process.wait()
+
     def __enter__(self) -> Self:
         arguments, environment = self.command()
         java = str(find_java(cache_folder()).executable)
