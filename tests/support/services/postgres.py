@@ -26,7 +26,7 @@ PASSWORD = "p@ss/w:r%d #1 ${x}\\n'\"ü"
 DATABASE = "ice berg"
 
 
-def find_binaries() -> Path | None:
+def findbinaries() -> Path | None:
     """Return the folder with PostgreSQL's programs; None if there is none."""
     named = os.environ.get("SLUICE_POSTGRES")
     folders = [Path(named)] if named else sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_major)
@@ -47,10 +47,10 @@ class Postgres:
 
     def __init__(self) -> None:
         self.port = free_port()
-        found = find_binaries()
+        found = findbinaries()
         if found is None:
             pytest.skip("no PostgreSQL here, so its catalog was NOT tried: apt-get install postgresql")
-        self._binaries = found
+        self.binaries = found
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -85,7 +85,7 @@ class Postgres:
         return self
 
     def _run(self, program: str, *arguments: str) -> None:
-        command = [*self._as, str(self._binaries / program), *arguments]
+        command = [*self._as, str(self.binaries / program), *arguments]
         done = subprocess.run(command, cwd=self._folder, env=self._env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
@@ -99,7 +99,7 @@ class Postgres:
         service = Service(
             name="PostgreSQL",
             argv=[
-                *(*self._as, str(self._binaries / "postgres"), "-D", str(self._folder / "data")),
+                *(*self._as, str(self.binaries / "postgres"), "-D", str(self._folder / "data")),
                 *(part for name, value in settings.items() for part in ("-c", f"{name}={value}")),
             ],
             env=self._env,

@@ -99,6 +99,11 @@ class SparkCluster:
     def port(self) -> int:
         return self._master.port
 
+    @property
+    def page(self) -> int:
+        """The port of the master's page."""
+        return self._master.page
+
     def state(self) -> dict[str, Any]:
         """The master's view: workers, applications, cores."""
         return self._master.state()
