@@ -27,7 +27,7 @@ def test_a_page_is_current(page: str) -> None:
 def sources() -> list[Path]:
     folders = ("include/sluice", "plugins", "dags", "jobs")
     files = [file for folder in folders for file in (REPOSITORY / folder).rglob("*.py")]
-    return [*files, REPOSITORY / "Makefile", REPOSITORY / "docker-compose.yaml"]
+    return [*files, *(REPOSITORY / name for name in ("Makefile", "docker-compose.yaml", "Dockerfile"))]
 
 
 def test_each_variable_of_the_code_is_on_the_page_and_no_other() -> None:

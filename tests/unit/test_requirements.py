@@ -28,7 +28,7 @@ def test_every_installation_verifies_the_hashes() -> None:
     version = re.search(r"^UV_VERSION := (\S+)$", MAKEFILE, re.MULTILINE)
     assert version is not None
     assert (REPOSITORY / "requirements-uv.txt").read_text().startswith(f"uv=={version[1]} ")
-    compose = (REPOSITORY / "docker-compose.yaml").read_text()
-    assert re.findall(r"pip install .*", compose) == [
+    dockerfile = (REPOSITORY / "Dockerfile").read_text()
+    assert re.findall(r"pip install .*", dockerfile) == [
         "pip install --no-cache-dir --require-hashes -r /requirements.txt"
     ]
