@@ -106,7 +106,9 @@ def check_catalog(patience: float) -> str:
     from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
 
     from sluice.iceberg import availability, refs, requirements_check
+    from sluice.iceberg.catalog import describe_differences
 
+    different = describe_differences()  # before anything is created
     catalog = availability.open_catalog(patience)
     try:
         with _scratch_table(catalog) as scratch:
@@ -134,7 +136,8 @@ def check_catalog(patience: float) -> str:
                     "The catalog accepted one commit with a branch, a tag and a property, and kept only a part of it.",
                     next_step="Use a catalog that keeps all updates of a commit.",
                 )
-        return f"{requirements_check.identify(catalog).rsplit('.', 1)[-1]}: commits, branches, tags and drops work"
+        kind = requirements_check.identify(catalog).rsplit(".", 1)[-1]
+        return f"{kind}: commits, branches, tags and drops work{f'; {different}' if different else ''}"
     finally:
         catalog.close()
 

@@ -16,7 +16,7 @@ from pyiceberg.exceptions import NoSuchPropertyException
 from pyiceberg.utils.config import Config
 
 from sluice.errors import ConfigError
-from sluice.iceberg import clock_check
+from sluice.iceberg import clock_check, java_properties
 from sluice.iceberg.table_names import catalog_name
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 # Chooses the file system by a path's scheme, as PyIceberg does. The default, Hadoop's FileIO, does not know s3://.
 _FILE_IO = {"io-impl": "org.apache.iceberg.io.ResolvingFileIO"}
-# Names that PyIceberg and Java spell differently.
-_RENAMED = {"s3.region": "client.region"}
 OPEN_ATTEMPTS = 10
 # SQLite's errors that a file causes, and what they say if nothing is wrong with its path and rights.
 _FILE_ERRORS = {
@@ -115,11 +113,10 @@ def spark_conf(name: str | None = None) -> dict[str, str]:
     The driver sets them in its own process, so that no credential is on a command line.
 
     Raises:
-        ConfigError: Spark has no catalog of this type.
+        ConfigError: Spark has no catalog of this type, or a setting can't be translated.
     """
     name = name or catalog_name()
-    config: dict[str, Any] = {k: str(v) for k, v in (Config().get_catalog_config(name) or {}).items()}
-    kind = config.pop("type", "sql" if "://" in config.get("uri", "") and "sql" in config["uri"] else "rest")
+    kind, config = _read_config(name)
     prefix = f"spark.sql.catalog.{name}"
     conf = {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
@@ -127,21 +124,37 @@ def spark_conf(name: str | None = None) -> dict[str, str]:
         # Each step must read the table's current metadata.
         f"{prefix}.cache-enabled": "false",
     }
-    if kind in ("sql", "hive"):
-        config = _FILE_IO | config
-    if "s3.endpoint" in config:
-        # PyIceberg uses path-style requests for a custom endpoint by default; Java does not.
-        virtual_hosted = str(config.get("s3.force-virtual-addressing", "")).lower() == "true"
-        config.setdefault("s3.path-style-access", "false" if virtual_hosted else "true")
     if kind == "sql":
-        conf |= {f"{prefix}.{k}": v for k, v in _jdbc(config.pop("uri", "")).items()}
+        conf |= {f"{prefix}.{k}": v for k, v in _jdbc(str(config.pop("uri", ""))).items()}
     elif kind in ("rest", "glue", "hive"):
         conf[f"{prefix}.type"] = kind
     else:
         raise ConfigError(f"Spark cannot open catalog {name!r} of type {kind!r}; supported: sql, rest, glue, hive.")
-    for key, value in config.items():
-        conf[f"{prefix}.{_RENAMED.get(key, key)}"] = value
-    return conf
+    found = java_properties.translate(config).properties
+    if kind in ("sql", "hive"):
+        found = _FILE_IO | found
+    if "s3.endpoint" in found:
+        # PyIceberg uses path-style requests for a custom endpoint by default; Java does not.
+        found.setdefault("s3.path-style-access", "true")
+    return conf | {f"{prefix}.{key}": value for key, value in found.items()}
+
+
+def describe_differences(name: str | None = None) -> str:
+    """Say which settings of the catalog Spark does not get, or gets as they are; empty if there are none.
+
+    Raises:
+        ConfigError: a setting can't be translated for Spark.
+    """
+    found = java_properties.translate(_read_config(name or catalog_name())[1])
+    parts = {"Spark does not get": found.python_only, "Spark gets unchanged": found.passed_on}
+    return "; ".join(f"{what} {', '.join(names)}" for what, names in parts.items() if names)
+
+
+def _read_config(name: str) -> tuple[str, dict[str, Any]]:
+    """The catalog's type, and its other settings in PyIceberg's names."""
+    config: dict[str, Any] = dict(Config().get_catalog_config(name) or {})
+    uri = str(config.get("uri", ""))
+    return str(config.pop("type", "sql" if "://" in uri and "sql" in uri else "rest")), config
 
 
 def _jdbc(uri: str) -> dict[str, str]:

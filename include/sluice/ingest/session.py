@@ -51,7 +51,7 @@ DEFAULTS = {
     "spark.kafka.consumer.fetchedData.cache.timeout": "5s",
     "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "2s",
     # Spark's default, and the client's key: at debug level the Kafka source logs its options.
-    "spark.redaction.regex": "(?i)secret|password|token|credential|access[.]?key|keystore[.]key",
+    "spark.redaction.regex": "(?i)secret|password|token|credential|access[.]?key|(keystore|account|sse)[.]key",
 }
 
 # A damaged record may announce gigabytes. Without limits Avro allocates them before it reads on, and the JVM dies.
