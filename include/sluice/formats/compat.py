@@ -87,6 +87,10 @@ class CatalystNode:
         """The data type of an analyzed expression, or the target type of a cast."""
         return str(self._java.dataType().simpleString())
 
+    def data_type(self) -> T.DataType:
+        """The data type of an analyzed expression."""
+        return T._parse_datatype_json_string(str(self._java.dataType().json()))
+
     def function_name(self) -> list[str]:
         """The parts of the name of a function that is not looked up yet; empty for other nodes."""
         return list(_items(self._java.nameParts())) if self.class_name == "UnresolvedFunction" else []

@@ -348,9 +348,9 @@ def _operation(contract: Contract, record: _Record) -> tuple[Column, Column]:
     no_row = [record.is_key_unreadable, *(F.col(key.name).isNull() for key in keys)]
     no_row += [check.violated(F.col(key.name)) for key in keys for check in type_checks(key.type, key.name)]
     if contract.tombstone_column and not keys[0].from_key:
-        # Read as a text, an object or the bytes of a schema would be the key of no row and silently delete nothing.
+        # Read as a text, JSON or the bytes of a schema would be the key of no row and silently delete nothing.
         key = F.col(STAGED_COLUMNS["key"]).cast("string")
-        no_row.append(key.startswith("{") & F.get_json_object(key, "$").isNotNull())
+        no_row.append(key.rlike(r'^\s*[{"]') & F.get_json_object(key, "$").isNotNull())
         if contract.key.format == "string":
             no_row.append(key.startswith("\0") & (F.octet_length(key) >= PREFIX_BYTES))
     return op, F.when(reduce(or_, no_row), F.lit("tombstone_key"))

@@ -24,7 +24,7 @@ from sluice.formats.compat import (
     reads_special_datetimes,
 )
 from sluice.formats.convert import all_leaves, is_utf8
-from sluice.formats.logical_types import ExactDecimalType, spark_type, to_decimal, within_calendar
+from sluice.formats.logical_types import BELOW_MICROS, ExactDecimalType, spark_type, to_decimal, within_calendar
 
 TRIED_PREFIX = "_sluice_tried_"
 WHERE = "where"
@@ -61,16 +61,18 @@ _REFLECTION = {"java_method", "reflect", "try_reflect"}
 # Literals that Spark's parser replaces by the time of the run.
 _RUN_TIME_LITERAL = re.compile(
     r"\b(?:date|timestamp(?:_ntz|_ltz)?)(?:\s|/\*.*?\*/|--[^\n]*)*r?(['\"])\s*"
-    r"(?:(?:now|today|tomorrow|yesterday)\b|T?[0-9]{1,2}:)",
+    r"(?:(?:now|today|tomorrow|yesterday)\b|T[0-9]|[0-9]{1,2}:)",
     re.IGNORECASE | re.DOTALL,
 )
-_TIME_WITHOUT_DATE = r"^\s*T?[0-9]{1,2}:"
-"""Texts that Spark casts to a timestamp of the current day."""
+_TIME_WITHOUT_DATE = r"^[\x00-\x20\x7f]*(?:T|[0-9]{1,2}:)"
+"""Texts that Spark casts to a timestamp of the current day, if to any: `12:30`, `T12`."""
 _WHOLE_TEXT: dict[type[T.DataType], str] = {
     T.DateType: r"^\s*[+-]?[0-9]+(?:-[0-9]+){0,2}\s*$",
     T.TimestampNTZType: r"^\s*[+-]?[0-9]+(?:-[0-9]+){0,2}(?:[T ][0-9:.]*)?\s*$",
 }
 """Texts of which Spark's cast uses all; of others it drops what follows the day, or the zone."""
+_TEXT_READERS = {"JsonToStructs", "CsvToStructs", "XmlToStructs", "VariantGet"}
+"""Functions that read texts by a schema; without a format, they read timestamps like Spark's cast."""
 _TIMESTAMP_FUNCTIONS = {"timestamp", "to_timestamp", "to_timestamp_ltz", "try_to_timestamp"}
 
 
@@ -196,16 +198,18 @@ def _cast(column: Column, have: T.DataType, want: T.DataType | None) -> Column:
 
 
 def _reject_rounding(column: Column, have: T.DataType, value: Column, want: T.DataType) -> Column:
-    """The value of a key's column; an error where the cast rounded a number, which would make one row of two."""
+    """The value of a key's column; an error where the cast rounded it, which would make one row of two."""
     if isinstance(have, T.StringType) and isinstance(want, T.DecimalType):
         is_rounded = (
             column.isNotNull() & to_decimal(F.trim(column), ExactDecimalType(want.precision, want.scale)).isNull()
         )
     elif isinstance(have, T.FractionalType) and isinstance(want, T.DecimalType | T.IntegerType | T.LongType):
         is_rounded = ~value.cast(have).eqNullSafe(column)
+    elif isinstance(have, T.StringType) and isinstance(want, T.TimestampType | T.TimestampNTZType):
+        is_rounded = column.rlike(BELOW_MICROS)
     else:
         return value
-    return F.when(is_rounded, F.raise_error(F.lit("the number of a key would be rounded"))).otherwise(value)
+    return F.when(is_rounded, F.raise_error(F.lit("a key would be rounded"))).otherwise(value)
 
 
 def _may_lack_date(have: T.DataType, want: T.DataType) -> bool:
@@ -305,6 +309,8 @@ def _expression_problem(spark: SparkSession, analyzed: DataFrame, *, is_conditio
 def _cast_problem(analyzed: DataFrame, kind: T.DataType | None) -> str | None:
     """What is wrong with implicit casts: Spark's own, and the one to the column's type."""
     for node in analyzed_nodes(analyzed):
+        if problem := _inner_timestamp_problem(node):
+            return problem
         if node.class_name != "Cast" or node.type_name() != "timestamp":
             continue
         child = node.children()[0]
@@ -317,7 +323,52 @@ def _cast_problem(analyzed: DataFrame, kind: T.DataType | None) -> str | None:
     if kind is not None and (pair := _unsafe_inner_cast(analyzed.schema[0].dataType, kind)):
         have, want = (each.simpleString() for each in pair)
         return f"it contains {have} that would become {want} inside another type: cast it"
+    if kind is not None and (field := _misplaced_field(analyzed.schema[0].dataType, kind)):
+        return f"field {field} is not where its column has it, and Spark casts structs by position: use its order"
     return None
+
+
+def _inner_timestamp_problem(node: CatalystNode) -> str | None:
+    """Why texts within a value may be read as timestamps of the current day; None if they are not."""
+    if node.class_name in _TEXT_READERS and "timestampformat" not in node.text().lower():
+        problem = "it reads texts as timestamps by a schema: read strings, and write CAST(… AS TIMESTAMP)"
+        return problem if _has_timestamp(node.data_type()) else None
+    if node.class_name != "Cast" or isinstance(want := node.data_type(), T.TimestampType) or not _has_timestamp(want):
+        return None
+    if node.children()[0].type_name() != "variant" and not _casts_text(node.children()[0].data_type(), want):
+        return None
+    return "it casts texts within another type to timestamps: cast each, as in transform(x, e -> CAST(e AS TIMESTAMP))"
+
+
+def _has_timestamp(kind: T.DataType) -> bool:
+    return isinstance(kind, T.TimestampType) or any(map(_has_timestamp, _parts(kind)))
+
+
+def _casts_text(have: T.DataType, want: T.DataType) -> bool:
+    """Whether a cast between two types makes a timestamp of a text."""
+    return _may_lack_date(have, want) or any(map(_casts_text, _parts(have), _parts(want)))
+
+
+def _parts(kind: T.DataType) -> list[T.DataType]:
+    """The types in a list, a map or a struct."""
+    match kind:
+        case T.ArrayType(elementType=element):
+            return [element]
+        case T.MapType(keyType=key, valueType=value):
+            return [key, value]
+        case T.StructType(fields=fields):
+            return [f.dataType for f in fields]
+    return []
+
+
+def _misplaced_field(have: T.DataType, want: T.DataType) -> str | None:
+    """The first field of a struct that a cast, which goes by position, would make another field of the wanted type."""
+    if isinstance(have, T.StructType) and isinstance(want, T.StructType):
+        known = [name.lower() for name in want.names]
+        for name, other in zip(have.names, known, strict=False):
+            if name.lower() != other and name.lower() in known:
+                return str(name)
+    return next(filter(None, map(_misplaced_field, _parts(have), _parts(want))), None)
 
 
 def _unsafe_inner_cast(

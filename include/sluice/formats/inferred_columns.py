@@ -221,6 +221,10 @@ class _Node(NamedTuple):
     def inner(self, schema: Any, step: str) -> _Node:
         return self._replace(schema=schema, path=f"{self.path}{step}")
 
+    def part(self, schema: Any) -> _Node:
+        """The schema of a wanted part, which may be that of the whole again: what is wanted is finite."""
+        return self._replace(schema=schema, enclosing=())
+
     def field(self, name: str, schema: Any) -> _Node:
         """The schema of a field of a struct."""
         node = self._replace(schema=schema, path=join_path(self.path, name))
@@ -345,17 +349,15 @@ class _JsonSchemaReader:
             case T.StructType(fields=fields):
                 known = schema.get("properties", {})
                 inner = (
-                    (f, self.connect_names(node.inner(known[f.name], ""), f.dataType))
-                    for f in fields
-                    if f.name in known
+                    (f, self.connect_names(node.part(known[f.name]), f.dataType)) for f in fields if f.name in known
                 )
                 found = [{**names, "field": f.name} for f, names in inner if names]
                 return {"fields": found} if found else None
             case T.ArrayType(elementType=element) if isinstance(schema.get("items"), dict):
-                names = self.connect_names(node.inner(schema["items"], ""), element)
+                names = self.connect_names(node.part(schema["items"]), element)
                 return names and {"items": names}
             case T.MapType(valueType=value) if isinstance(schema.get("additionalProperties"), dict):
-                names = self.connect_names(node.inner(schema["additionalProperties"], ""), value)
+                names = self.connect_names(node.part(schema["additionalProperties"]), value)
                 return names and {"values": names}
         name = schema.get("title")
         if name not in CONNECT_TYPES and name not in (CONNECT_DECIMAL, VARIABLE_SCALE_DECIMAL):

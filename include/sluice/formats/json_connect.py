@@ -39,6 +39,8 @@ def add_connect_fields(frame: DataFrame, wanted: T.StructType, part: RecordPart)
     envelope = T.StructType([T.StructField(SCHEMA, schema_type([want])), T.StructField(PAYLOAD, payload_type)])
     frame = add_parsed_object(frame, F.col(part.raw), envelope, part)
     schema, payload = F.col(PARSED)[SCHEMA], F.col(PARSED)[PAYLOAD]
+    if isinstance(payload_type, T.VariantType):  # in which JSON's null is a value
+        payload = F.when(~F.is_variant_null(payload), payload)
     converted = DEFERRED_TYPES.convert(payload, schema, want)
     fields = F.when(payload.isNotNull(), F.struct(converted.alias(part.root)) if is_scalar else converted)
     frame = frame.withColumn(part.fields, fields)

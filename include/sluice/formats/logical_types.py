@@ -174,7 +174,7 @@ class ExactTimestampNTZType(_Exact, T.TimestampNTZType):
 
 
 _EXACT_TIMESTAMPS = (ExactTimestampType, ExactTimestampNTZType)
-_EXACT_MICROS = r"[.][0-9]{6}0*[1-9]"
+BELOW_MICROS = r"[.][0-9]{6}0*[1-9]"
 """A fraction of a second that a timestamp has no room for."""
 
 
@@ -313,7 +313,7 @@ def read_text(text: Column, want: T.DataType) -> Column:
         return text.try_cast(want)
     text = text.cast("string")
     if isinstance(want, _EXACT_TIMESTAMPS):
-        text = F.when(~text.rlike(_EXACT_MICROS), text)
+        text = F.when(~text.rlike(BELOW_MICROS), text)
     text = F.when(text.rlike(rf"^{pattern}\z"), text)
     read = text.try_cast(want)
     if not isinstance(want, T.TimestampType):
