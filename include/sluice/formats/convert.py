@@ -52,6 +52,17 @@ class SchemaMismatchError(Exception):
         return f"field {self.path!r} {self.reason}" if self.path else self.reason
 
 
+class MissingReferenceError(SchemaMismatchError):
+    """A schema that refers to another one, which the registry no longer has.
+
+    Args:
+        missing: Which one.
+    """
+
+    def __init__(self, missing: str) -> None:
+        super().__init__("", f"the schema refers to {missing}, which the registry no longer has")
+
+
 def too_many_fields(path: str, most: int = MAX_FIELDS) -> SchemaMismatchError:
     """The error for a type of more fields than Sluice reads."""
     reason = f"more than {most:,} fields, with those of a type counted at each use"
@@ -62,10 +73,10 @@ def resolved_references(schema: WriterSchema) -> tuple[tuple[str, str], ...]:
     """Name and text of each schema that a schema refers to, dependencies first.
 
     Raises:
-        SchemaMismatchError: The registry lacks one of them.
+        MissingReferenceError: The registry lacks one of them.
     """
     if schema.missing:
-        raise SchemaMismatchError("", f"the schema refers to {schema.missing}, which the registry no longer has")
+        raise MissingReferenceError(schema.missing)
     return schema.references
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 
 from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
 from sluice.contract.values import IDENTIFIER, quote_name
-from sluice.formats.convert import MAX_FIELDS, SchemaMismatchError, too_many_fields
+from sluice.formats.convert import MAX_FIELDS, MissingReferenceError, SchemaMismatchError, too_many_fields
 from sluice.formats.internal_columns import join_path
 from sluice.formats.logical_types import (
     CONNECT_DECIMAL,
@@ -25,6 +25,7 @@ from sluice.formats.logical_types import (
     MAX_DIGITS,
     VARIABLE_SCALE_DECIMAL,
     LogicalType,
+    may_be_named,
 )
 from sluice.kafka.registry import WriterSchema
 
@@ -190,9 +191,12 @@ def find_connect_names(schema: WriterSchema, wanted: T.StructType, root: str) ->
 
     Returns:
         None if it names no logical type of Connect or Debezium, or cannot be followed.
+
+    Raises:
+        MissingReferenceError: A wanted field is in a schema that the registry no longer has.
     """
     try:
-        reader = _JsonSchemaReader({name: json.loads(text) for name, text in schema.references})
+        reader = _JsonSchemaReader({name: json.loads(text) for name, text in schema.references}, schema.missing)
         document = json.loads(schema.text)
         node = _Node(document, document, "")
         if root not in wanted.names:
@@ -283,10 +287,12 @@ class _JsonSchemaReader:
 
     Attributes:
         references: The documents that the registry lists for it, by name.
+        missing: Those that it lacks, as text.
         read: How many types were read.
     """
 
     references: dict[str, Any]
+    missing: str = ""
     read: int = 0
 
     def resolve(self, node: _Node) -> _Node:
@@ -299,6 +305,8 @@ class _JsonSchemaReader:
                 reason = f"refers to {ref!r} by an anchor, which is not followed; list its columns"
                 raise SchemaMismatchError(node.path, reason)
             is_own = name in ("", node.document.get("$id"))
+            if not is_own and self.missing and name not in self.references:
+                raise MissingReferenceError(self.missing)
             document = node.document if is_own else self.references[name]
             target = f"{id(document)}#{pointer}"
             if target in node.enclosing:
@@ -336,10 +344,14 @@ class _JsonSchemaReader:
         """
         try:
             return self._connect_names(node, want)
+        except MissingReferenceError:
+            raise
         except (SchemaMismatchError, *_NOT_FOLLOWED):
             return None
 
     def _connect_names(self, node: _Node, want: T.DataType) -> dict[str, Any] | None:
+        if not may_be_named(want):
+            return None
         node = self.resolve(node)
         # What stands beside properties may add fields, but gives those there no other meaning.
         while "properties" not in node.schema and (choices := [name for name in _JSON_UNTYPED if name in node.schema]):

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.formats import json_connect
+from sluice.formats.convert import MissingReferenceError
 from sluice.formats.inferred_columns import find_connect_names
 from sluice.formats.internal_columns import CORRUPT, VALUE, RecordPart, problem
 from sluice.formats.json_parsing import (
@@ -81,7 +82,12 @@ def add_json_schema_fields(frame: DataFrame, wanted: T.StructType, part: RecordP
     named = F.lit(None).cast(kind)
     types = DEFERRED_TYPES
     for number in readable:
-        if names := find_connect_names(ids.known[number], wanted, part.root):
+        try:
+            names = find_connect_names(ids.known[number], wanted, part.root)
+        except MissingReferenceError as error:
+            ids.add_problem(ids.number == number, number, error)
+            continue
+        if names:
             types = NAMED_TYPES
             named = F.when(ids.number == number, F.from_json(F.lit(json.dumps(names)), kind)).otherwise(named)
     if types is NAMED_TYPES:

@@ -190,6 +190,16 @@ def exact(kind: T.DataType) -> T.DataType:
     return kind
 
 
+def may_be_named(want: T.DataType) -> bool:
+    """Whether Connect's names say how to read a value of a wanted type, or a part of it."""
+    match want:
+        case T.StructType(fields=fields):
+            return any(may_be_named(f.dataType) for f in fields)
+        case T.ArrayType(elementType=inner) | T.MapType(valueType=inner):
+            return may_be_named(inner)
+    return isinstance(want, T.DecimalType | T.DateType | T.TimestampType | T.TimestampNTZType)
+
+
 def to_decimal(text: Column, want: T.DecimalType) -> Column:
     """The number in a text, rounded to the decimal's scale; null if it is none or too large.
 
