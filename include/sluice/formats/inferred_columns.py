@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urljoin
 
 from pyspark.sql import types as T
 
@@ -304,10 +305,14 @@ class _JsonSchemaReader:
             if pointer and not pointer.startswith("/"):
                 reason = f"refers to {ref!r} by an anchor, which is not followed; list its columns"
                 raise SchemaMismatchError(node.path, reason)
-            is_own = name in ("", node.document.get("$id"))
-            if not is_own and self.missing and name not in self.references:
+            # Names are relative to the document's own, as in JSON Schema.
+            base = str(node.document.get("$id", "")).rstrip("#")
+            listed = {urljoin(base, each): found for each, found in self.references.items()} | self.references
+            known = {**listed, base: node.document, "": node.document}
+            uri = name if name in known else urljoin(base, name)
+            if uri not in known and self.missing:
                 raise MissingReferenceError(self.missing)
-            document = node.document if is_own else self.references[name]
+            document = known[uri]
             target = f"{id(document)}#{pointer}"
             if target in node.enclosing:
                 raise SchemaMismatchError(node.path, f"is recursive ({ref}), which no column type holds")
