@@ -5,6 +5,7 @@ tests/spark/formats/test_compat.py fails when PySpark offers a public way.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,8 @@ class CatalystNode:
 
     def data_type(self) -> T.DataType:
         """The data type of an analyzed expression."""
-        return T._parse_datatype_json_string(str(self._java.dataType().json()))
+        field = {"name": "of", "type": json.loads(str(self._java.dataType().json())), "nullable": True, "metadata": {}}
+        return T.StructType.fromJson({"type": "struct", "fields": [field]})[0].dataType
 
     def function_name(self) -> list[str]:
         """The parts of the name of a function that is not looked up yet; empty for other nodes."""

@@ -29,6 +29,9 @@ from sluice.formats.logical_types import BELOW_MICROS, ExactDecimalType, spark_t
 TRIED_PREFIX = "_sluice_tried_"
 WHERE = "where"
 _INFINITE = float("inf")
+_COARSER = (T.DecimalType, T.IntegerType, T.LongType, T.DateType)
+"""Types to which a cast of a fraction or a moment may round."""
+_INFINITE_TEXT = r"(?i)^\s*[+-]?inf(inity)?\s*$"
 
 MAX_REGEX_TEXT = 16_384
 """Characters of a text that a recursive regex is matched against: so many fit the stack (`jvm.THREAD_STACK_SIZE`)."""
@@ -191,8 +194,9 @@ def _cast(column: Column, have: T.DataType, want: T.DataType | None) -> Column:
     if _may_become_null(have, want):
         is_lost = column.isNotNull() & column.cast(want).isNull()
         return F.when(is_lost, F.raise_error(F.lit("the number does not fit"))).otherwise(column.cast(want))
-    if isinstance(have, T.DoubleType) and isinstance(want, T.FloatType):
-        is_lost = (F.abs(column.cast(want)) == _INFINITE) & (F.abs(column) != _INFINITE)
+    if _may_become_infinite(have, want):
+        is_infinite = F.abs(column) == _INFINITE if isinstance(have, T.DoubleType) else column.rlike(_INFINITE_TEXT)
+        is_lost = (F.abs(column.cast(want)) == _INFINITE) & ~is_infinite
         return F.when(is_lost, F.raise_error(F.lit("the number does not fit"))).otherwise(column.cast(want))
     return column.cast(want)
 
@@ -203,7 +207,7 @@ def _reject_rounding(column: Column, have: T.DataType, value: Column, want: T.Da
         is_rounded = (
             column.isNotNull() & to_decimal(F.trim(column), ExactDecimalType(want.precision, want.scale)).isNull()
         )
-    elif isinstance(have, T.FractionalType) and isinstance(want, T.DecimalType | T.IntegerType | T.LongType):
+    elif isinstance(have, T.FractionalType | T.TimestampType | T.TimestampNTZType) and isinstance(want, _COARSER):
         is_rounded = ~value.cast(have).eqNullSafe(column)
     elif isinstance(have, T.StringType) and isinstance(want, T.TimestampType | T.TimestampNTZType):
         is_rounded = column.rlike(BELOW_MICROS)
@@ -224,6 +228,12 @@ def _whole_text(have: T.DataType, want: T.DataType) -> str | None:
 def _may_become_null(have: T.DataType, want: T.DataType) -> bool:
     """Whether Spark casts values that do not fit to null, even in ANSI mode."""
     return isinstance(have, T.FloatType | T.DoubleType) and isinstance(want, T.DecimalType)
+
+
+def _may_become_infinite(have: T.DataType, want: T.DataType) -> bool:
+    """Whether Spark casts numbers that are too large to infinity, even in ANSI mode."""
+    from_text = isinstance(have, T.StringType) and isinstance(want, T.FloatType | T.DoubleType)
+    return from_text or (isinstance(have, T.DoubleType) and isinstance(want, T.FloatType))
 
 
 def _reject_time_without_date(text: Column, instead: Column | None = None) -> Column:
@@ -374,7 +384,7 @@ def _misplaced_field(have: T.DataType, want: T.DataType) -> str | None:
 def _unsafe_inner_cast(
     have: T.DataType, want: T.DataType, *, is_inner: bool = False
 ) -> tuple[T.DataType, T.DataType] | None:
-    """The types of a cast inside a nested type that would yield null, use today's date, or drop a part of a text."""
+    """The types of a cast inside a nested type that would yield null or infinity, use today's date, or cut a text."""
     match have, want:
         case T.ArrayType(elementType=a), T.ArrayType(elementType=b):
             return _unsafe_inner_cast(a, b, is_inner=True)
@@ -386,4 +396,5 @@ def _unsafe_inner_cast(
                 filter(None, (_unsafe_inner_cast(x.dataType, y.dataType, is_inner=True) for x, y in pairs)), None
             )
     is_unsafe = _may_become_null(have, want) or _may_lack_date(have, want) or _whole_text(have, want)
+    is_unsafe = is_unsafe or (isinstance(have, T.DoubleType) and _may_become_infinite(have, want))
     return (have, want) if is_inner and is_unsafe else None

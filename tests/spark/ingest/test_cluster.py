@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -68,6 +69,7 @@ def test_airflows_task_submits_the_jars_and_the_package_to_the_cluster(
         **{f"AIRFLOW_CONN_{name}": json.dumps(value) for name, value in connections.items()},
         "SLUICE_CONTRACTS": str(it.folder),
         "SLUICE_HOME": str(tmp_path / "home"),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     submitted = run_in_airflow(SUBMIT, env, it.group, "by-airflow")
     assert submitted["py_files"].endswith("sluice.zip") and "iceberg-spark-runtime" in submitted["jars"]
