@@ -13,16 +13,15 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import yaml
 
 from sluice.embedded.home import REPOSITORY, cache_folder
+from tests.support.compose import COMPOSE
 
 pytestmark = pytest.mark.unit
 
 FILE = REPOSITORY / "docker-compose.yaml"
 PASSWORDS = ("POSTGRES_PASSWORD", "ICEBERG_PASSWORD", "REGISTRY_PASSWORD", "AIRFLOW_ADMIN_PASSWORD")
 SECRETS = (*PASSWORDS, "AIRFLOW_FERNET_KEY", "AIRFLOW_JWT_SECRET")
-COMPOSE = yaml.safe_load(FILE.read_text())
 DOCKERFILE = (REPOSITORY / "Dockerfile").read_text()
 # Of https://github.com/compose-spec/compose-spec, schema/compose-spec.json.
 SCHEMA = json.loads((REPOSITORY / "tests" / "data" / "compose-spec.json").read_text())

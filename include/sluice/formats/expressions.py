@@ -385,16 +385,13 @@ def _unsafe_inner_cast(
     have: T.DataType, want: T.DataType, *, is_inner: bool = False
 ) -> tuple[T.DataType, T.DataType] | None:
     """The types of a cast inside a nested type that would yield null or infinity, use today's date, or cut a text."""
-    match have, want:
-        case T.ArrayType(elementType=a), T.ArrayType(elementType=b):
-            return _unsafe_inner_cast(a, b, is_inner=True)
-        case T.MapType(keyType=k, valueType=a), T.MapType(keyType=key, valueType=b):
-            return _unsafe_inner_cast(k, key, is_inner=True) or _unsafe_inner_cast(a, b, is_inner=True)
-        case T.StructType(fields=a), T.StructType(fields=b):
-            pairs = zip(a, b, strict=False)
-            return next(
-                filter(None, (_unsafe_inner_cast(x.dataType, y.dataType, is_inner=True) for x, y in pairs)), None
-            )
-    is_unsafe = _may_become_null(have, want) or _may_lack_date(have, want) or _whole_text(have, want)
-    is_unsafe = is_unsafe or (isinstance(have, T.DoubleType) and _may_become_infinite(have, want))
-    return (have, want) if is_inner and is_unsafe else None
+    is_unsafe = (
+        _may_become_null(have, want)
+        or _may_lack_date(have, want)
+        or bool(_whole_text(have, want))
+        or (isinstance(have, T.DoubleType) and _may_become_infinite(have, want))
+    )
+    if is_inner and is_unsafe:
+        return have, want
+    pairs = zip(_parts(have), _parts(want), strict=False)
+    return next(filter(None, (_unsafe_inner_cast(x, y, is_inner=True) for x, y in pairs)), None)

@@ -1,4 +1,4 @@
-"""A standalone cluster loses executors and a worker in mid-batch: docs/deploy/platform.md says that the batch goes on.
+"""A standalone cluster loses executors and a worker in mid-batch, and the batch goes on: docs/deploy/spark-cluster.md.
 
 `make test-infra` runs it; see docs/dev/testing.md.
 """
@@ -75,7 +75,7 @@ def test_airflows_task_submits_the_jars_and_the_package_to_the_cluster(
     assert submitted["py_files"].endswith("sluice.zip") and "iceberg-spark-runtime" in submitted["jars"]
     it.assert_appended(table)
     applications = [each["name"] for each in cluster.state()["completedapps"]]
-    assert applications == [f"sluice {it.group}"], "the driver's application ran on the cluster"
+    assert applications == [f"sluice ingest {it.group}"], "the driver's application ran on the cluster"
 
 
 def kill_executor(worker: SparkWorker) -> None:

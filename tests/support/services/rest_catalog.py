@@ -5,9 +5,10 @@ It listens on every interface, because it has no setting for an address, and has
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
+
+import pyspark
 
 from sluice.embedded import jars
 from sluice.embedded.ports import HOST, answers_ok
@@ -22,10 +23,8 @@ def class_path() -> str:
     """Return the server's class path, fetched and verified."""
     found = [str(jar) for name in (pinned_jars.REST, pinned_jars.REST_SERVER) for jar in pinned_jars.jars_in_set(name)]
     found += map(str, jars.ensure_jars(jars.SPARK).glob("sqlite-jdbc-*.jar"))
-    pyspark = importlib.util.find_spec("pyspark")
-    assert pyspark and pyspark.origin
     for pattern in SPARK_JAR_PATTERNS:
-        found += map(str, (Path(pyspark.origin).parent / "jars").glob(pattern))
+        found += map(str, (Path(pyspark.__file__).parent / "jars").glob(pattern))
     return os.pathsep.join(found)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,14 +10,10 @@ from typing import Any, Self
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import pyspark
+
 from sluice.embedded.ports import HOST, free_port
 from tests.support.services.java_server import JavaServer
-
-
-def _spark_home() -> Path:
-    pyspark = importlib.util.find_spec("pyspark")
-    assert pyspark and pyspark.origin
-    return Path(pyspark.origin).parent
 
 
 class _Daemon(JavaServer):
@@ -31,7 +26,7 @@ class _Daemon(JavaServer):
 
     def _start(self, program: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
         ports = ("--host", HOST, "--port", str(self.port), "--webui-port", str(self.page))
-        home = _spark_home()
+        home = Path(pyspark.__file__).parent
         command = ["-cp", f"{home}/jars/*", f"org.apache.spark.deploy.{program}", *ports, *arguments]
         # Spark's own scripts set the version of Scala: a worker starts executors by the same launcher.
         return command, {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST, "SPARK_SCALA_VERSION": "2.13"}

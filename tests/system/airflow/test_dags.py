@@ -31,7 +31,7 @@ from sluice.ledger import schemas_table, slices
 from sluice.ledger.offsets_table import Ledger
 from tests.support import read_only, table_files
 from tests.support.airflow_stack import AirflowStack, command_line, make_records
-from tests.support.thorough import THOROUGH
+from tests.support.thorough import only_thorough
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 
@@ -393,7 +393,7 @@ def from_staging_when_kafka_has_lost_it(stack: AirflowStack, form: dict[str, Any
     assert "staging holds all of it" in log
 
 
-@pytest.mark.skipif(not THOROUGH, reason="tests/spark/maintain/test_maintain.py tests it; here in a thorough run only")
+@only_thorough("tests/spark/maintain/test_maintain.py")
 def test_the_strictest_expiry_leaves_what_a_rollback_within_the_window_needs(stack):
     """Of a table with a history, whose records Kafka has no more."""
     before, whole = stack.catalog.load_table("plain.orders"), stack.ids("plain.orders")
