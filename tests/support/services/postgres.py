@@ -26,7 +26,7 @@ PASSWORD = "p@ss/w:r%d #1 ${x}\\n'\"ü"
 DATABASE = "ice berg"
 
 
-def findbinaries() -> Path | None:
+def find_binaries() -> Path | None:
     """Return the folder with PostgreSQL's programs; None if there is none."""
     named = os.environ.get("SLUICE_POSTGRES")
     folders = [Path(named)] if named else sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_major)
@@ -47,7 +47,7 @@ class Postgres:
 
     def __init__(self) -> None:
         self.port = free_port()
-        found = findbinaries()
+        found = find_binaries()
         if found is None:
             pytest.skip("no PostgreSQL here, so its catalog was NOT tried: apt-get install postgresql")
         self.binaries = found
