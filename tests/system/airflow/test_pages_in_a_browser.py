@@ -101,7 +101,8 @@ def test_an_operator_finds_the_blocked_table_and_what_to_do(stack):
         # Back, and to the run that was refused: a link of the timeline.
         frame = in_airflow(page, url)
         frame.get_by_role("link", name="mixed.bad", exact=True).click()
-        frame.get_by_role("link", name="Timeline").last.click()
+        frame.locator("main").get_by_role("link", name="Timeline").click()
+        expect(frame.locator("h1")).to_contain_text("of mixed.bad")
         expect(frame.locator("main")).to_contain_text("blocked")
         frame.locator("a[href*='/runs/']").first.click()  # leads there once the page's script has come
         page.wait_for_url(f"{url}/dags/ingest_mixed/runs/**")
