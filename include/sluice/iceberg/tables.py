@@ -111,9 +111,9 @@ def load_deletes(catalog: Catalog, contract: Contract) -> Table | None:
 
 
 def check_owner(table: Table, name: str, expected: str) -> Table:
-    """Check that an own table is that of this topic or typed table, and return it.
+    """Check that a staging, quarantine or deletes table is that of this topic or typed table, and return it.
 
-    Names of own tables are not distinct for all names, and some catalogs ignore case. Existing tables are found by
+    Their names are not distinct for all topics and tables, and some catalogs ignore case. Existing tables are found by
     their names, so the names can't change; the property with the whole name decides.
 
     Args:

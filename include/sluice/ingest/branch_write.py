@@ -110,6 +110,7 @@ class BranchWrite:
 
     def _was_reset(self, properties: Mapping[str, str]) -> bool:
         """Whether a rollback or a contract change happened since, after which main may be at the same head again."""
+        # Each rollback sets `SLICES_SINCE`.
         names = (active_contract.CONTRACT_PROPERTY, tables.SLICES_SINCE)
         return any(properties.get(name) != self.base.properties.get(name) for name in names)
 

@@ -122,7 +122,8 @@ def drop_deleted(
 
     Args:
         bounds: bounds of the rows' keys.
-        live: the rows come after all that was published before; then, without an order, no row is dropped.
+        live: the rows come after all that was published before. Then, without an order, an earlier delete drops no row:
+            only a delete from another partition matters, which fails the write.
     """
     names = dict.fromkeys([*contract.identifier, *order_columns(contract)])
     deletes = deletes.alias("d")

@@ -71,6 +71,7 @@ def _pem(config: Mapping[str, Any], name: str) -> str:
     """
     if text := config.get(f"{name}.pem"):
         return str(text)
+    # `probe` is librdkafka's word for the system's own CAs, which Java uses without a setting.
     path = str(config.get(f"{name}.location", ""))
     return _read(f"{name}.location", path).decode() if path not in ("", "probe") else ""
 

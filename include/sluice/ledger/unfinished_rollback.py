@@ -49,7 +49,8 @@ class RollbackNote:
         target: main's snapshot after it.
         topics: the topics of the table; the ledger gets a row for each.
         lost: the batches that the table skips, each as topic, topic id and encoded ranges.
-        memory: the deletes table's snapshot before it, and the one to restore; None if it stays.
+        memory: the deletes table's snapshot before it, and the one to restore; None if it stays. Stored notes have
+            this name.
         who, why: the operator and the reason.
         run: the run or command.
         at: when; it identifies the rollback.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from math import inf
+from typing import assert_never
 
 from pyiceberg.table import Table
 
@@ -134,8 +135,10 @@ def assess_table(
         return _add_snapshots(found, target, table, inputs.now) if target.kind == TableKind.OWN else found
     if action == Action.EXPIRE:
         steps, reason = _assess_expiry(target, table, inputs)
-    else:
+    elif action == Action.ORPHANS:
         steps, reason = _assess_orphans(target, table, cleanups.get(target.name), inputs)
+    else:
+        assert_never(action)
     return Assessment(target.name, action, steps, reason)
 
 

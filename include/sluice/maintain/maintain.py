@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, assert_never
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
@@ -160,8 +160,10 @@ def _maintain_table(
             done["expired"] = expire.expire_snapshots(run.context, target, found, inputs)
     elif run.action == Action.EXPIRE:
         done = expire.expire_snapshots(run.context, target, found, inputs)
-    else:
+    elif run.action == Action.ORPHANS:
         done = _remove_orphans(run, target, table, inputs.now, result)
+    else:
+        assert_never(run.action)
     result.result = json.dumps(done | {"id": str(table.metadata.table_uuid)}, separators=(",", ":"))
     result.after = file_stats.measure_head(catalog.load_table(target.identifier))
 

@@ -148,7 +148,7 @@ def preview_rollback(
     chain = list(snapshots.ancestors(table.metadata))
     target = rollback_target.find_target(name, chain, point)
     undone = tuple(chain[: chain.index(target)])
-    carrier = rollback_target.find_offsets_snapshot(name, table, target)
+    carrier = rollback_target.require_offsets_snapshot(name, table, target)
     published = decode_published_through(snapshots.summary(carrier)[PUBLISHED_THROUGH]) if carrier else {}
     republish, skipped = _split_skipped(
         contract, ledger, undone, _find_undone_batches(contract, catalog, ledger, table, published)

@@ -78,8 +78,10 @@ def commits_by_others(undone: Sequence[Snapshot], run: str | None) -> tuple[Snap
     return tuple(s for s, mine in zip(undone[newest:], own[newest:], strict=True) if not mine)
 
 
-def find_offsets_snapshot(name: str, table: Table, target: Snapshot) -> Snapshot | None:
-    """The nearest ancestor of the target, or itself, that carries published offsets; None: there were none yet.
+def require_offsets_snapshot(name: str, table: Table, target: Snapshot) -> Snapshot | None:
+    """The nearest ancestor of the target, or itself, that carries published offsets.
+
+    None: nothing was published yet at the target, so the rollback leaves no cursor.
 
     Raises:
         RefusedError: the ancestors that carried them have expired.

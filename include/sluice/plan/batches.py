@@ -151,7 +151,10 @@ def _unread_ranges(
 
 
 def cut_ranges(ahead: Mapping[int, OffsetRange], cap: int, max_pieces: int) -> list[dict[int, OffsetRange]]:
-    """Cut ranges into at most `max_pieces` pieces of at most `cap` offsets, each with a share of every partition."""
+    """Cut ranges into at most `max_pieces` pieces, each with a share of every partition.
+
+    A piece has at most `cap` offsets, or one of each partition if there are more partitions than that.
+    """
     total = sum(r.span for r in ahead.values())
     if total == 0:
         return []
