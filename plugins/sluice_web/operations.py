@@ -105,6 +105,7 @@ class OperatorRun:
         since: when it began, or was triggered if it has not begun.
         who: who triggered it; None if nobody did.
         dry_run: whether it only shows what it would do.
+        ended: when it ended; None if it has not.
     """
 
     dag: str
@@ -113,6 +114,7 @@ class OperatorRun:
     since: datetime | None
     who: str | None
     dry_run: bool
+    ended: datetime | None = None
 
 
 def list_runs(table: TableStatus, readable: set[str]) -> Sequence[OperatorRun]:
@@ -126,7 +128,7 @@ def list_runs(table: TableStatus, readable: set[str]) -> Sequence[OperatorRun]:
     recent = DagRun.end_date >= datetime.now(UTC) - ENDED_SHOWN
     columns = (DagRun.dag_id, DagRun.run_id, DagRun.state, DagRun.start_date, DagRun.queued_at)
     wanted = (
-        select(*columns, DagRun.triggering_user_name, DagRun.conf)
+        select(*columns, DagRun.triggering_user_name, DagRun.conf, DagRun.end_date)
         .where(
             DagRun.dag_id.in_({*OPERATOR_DAGS, *MAINTENANCE_DAGS} & readable),
             or_(DagRun.state.in_(GOING_ON), recent),
@@ -140,15 +142,20 @@ def list_runs(table: TableStatus, readable: set[str]) -> Sequence[OperatorRun]:
     except SQLAlchemyError:
         return ()
     found = []
-    for dag, run_id, state, began, queued, who, form in rows:
+    for dag, run_id, state, began, queued, who, form, ended in rows:
         names = tables_of_run(dag, form, ())
         if any(table.table in scope.tables_by_name.get(name, ()) for name in names):
             # All forms with this field have a dry run as the default.
             only_shows = bool((form or {}).get("dry_run", dag not in (*MAINTENANCE_DAGS, REVIEW_SCHEMA)))
-            found.append(OperatorRun(dag, run_id, str(state), began or queued, who, only_shows))
+            found.append(OperatorRun(dag, run_id, str(state), began or queued, who, only_shows, ended))
     return found[:MAX_RUNS_SHOWN]
 
 
 def find_waiting_review(runs: Sequence[OperatorRun]) -> str | None:
     """The newest run of `review_schema` that has not ended."""
     return next((run.run_id for run in runs if run.dag == REVIEW_SCHEMA and run.state in GOING_ON), None)
+
+
+def is_waited_for(runs: Sequence[OperatorRun]) -> bool:
+    """Whether a run has not ended that ends by itself, other than a review."""
+    return any(run.state in GOING_ON and run.dag != REVIEW_SCHEMA for run in runs)

@@ -1198,3 +1198,50 @@ def test_a_reading_is_kept_while_it_is_fresh() -> None:
     assert mine.get(wait=10).value == 1
     assert [mine.get().value for _ in range(5)] == [1] * 5
     assert len(calls) == 1
+
+
+def test_a_value_of_before_a_change_is_read_again_at_once_and_waited_for() -> None:
+    calls: list[int] = []
+    mine = Feed(lambda: calls.append(1) or len(calls), fresh=3600.0)
+    assert mine.get(wait=10).value == 1
+    change = datetime.now(UTC)
+    assert mine.get_since(change, wait=10).value == 2
+    assert [mine.get_since(change, wait=10).value for _ in range(5)] == [2] * 5
+    assert mine.get_since(None, wait=10).value == 2
+    assert len(calls) == 2
+
+
+def test_a_reading_that_was_under_way_before_a_change_is_followed_by_another() -> None:
+    gate, calls = threading.Event(), list[int]()
+
+    def read() -> int:
+        calls.append(1)
+        gate.wait(10)
+        return len(calls)
+
+    mine = Feed(read, fresh=3600.0)
+    mine.get()
+    until(lambda: len(calls) == 1)
+    change = datetime.now(UTC)
+    assert mine.get_since(change, wait=0.01).value is None  # nobody waits longer than that
+    threading.Timer(0.05, gate.set).start()
+    assert mine.get_since(change, wait=10).value == 2
+
+
+def test_a_change_is_not_read_over_and_over_where_reading_fails_or_there_is_no_slot() -> None:
+    calls: list[int] = []
+
+    def read() -> int:
+        calls.append(1)
+        raise CatalogUnavailableError("It is away.")
+
+    mine, change = Feed(read, fresh=3600.0), datetime.now(UTC)
+    assert [mine.get_since(change, wait=10).value for _ in range(5)] == [None] * 5
+    assert "It is away." in (mine.get().error or "") and len(calls) == 1
+    slots, gate = feed.Slots(), threading.Event()
+    hanging = [Feed(lambda: gate.wait(60), slots=slots).get().busy for _ in range(feed.MAX_CONCURRENT)]
+    assert all(hanging)
+    began = time.monotonic()
+    assert Feed(read, slots=slots).get_since(datetime.now(UTC), wait=10).value is None
+    assert time.monotonic() - began < 5
+    gate.set()

@@ -100,7 +100,7 @@ from sluice.contract.groups import GroupSettings
 from sluice.status import timeline
 from sluice.pages.feed import Reading
 from sluice.status.model import Status, TableStatus, TopicStatus
-from sluice_web import failed_runs, operations, reading
+from sluice_web import changes, failed_runs, operations, reading
 
 now = datetime.now(UTC)
 ago = lambda minutes: None if minutes is None else now - timedelta(minutes=minutes)
@@ -206,6 +206,17 @@ answers["runs"]["hidden"] = runs_of("a.t", {{"rollback"}})
 answers["waiting"] = {{
     t: operations.find_waiting_review(operations.list_runs(tables[t], shared)) for t in ("a.t", "a.u", "a.v", "a.w")
 }}
+answers["changes"] = {{
+    "a.t": changes.find_last_end(["ingest_a"], operations.list_runs(tables["a.t"], shared)),
+    "shown only": changes.find_last_end([], operations.list_runs(tables["a.w"], shared)),
+    "none": changes.find_last_end(["ingest_c"]),
+}}
+answers["changes"] = {{
+    name: found and round((now - found).total_seconds() / 60) for name, found in answers["changes"].items()
+}}
+with create_session() as session:
+    query = changes._last_end(["ingest_a"], now).compile(session.get_bind(), compile_kwargs={{"literal_binds": True}})
+    answers["change plan"] = "; ".join(row.detail for row in session.execute(text(f"EXPLAIN QUERY PLAN {{query}}")))
 group = lambda name, pool, other=None: SimpleNamespace(
     name=name, settings=GroupSettings.model_validate(dict(pool=pool, maintenance=dict(pool=other)))
 )
@@ -233,6 +244,7 @@ with create_session() as session:
     session.execute(text("ALTER TABLE slot_pool RENAME TO lost"))
 answers["no pools"] = pools()
 answers["runs"]["away"] = runs_of("a.t")
+answers["changes"]["away"] = changes.find_last_end(["ingest_a"])
 with create_session() as session:
     session.execute(text("ALTER TABLE dag RENAME TO nowhere"))
 answers["paused away"] = reading.read_paused(["maintain_a"])
@@ -322,6 +334,17 @@ def test_the_runs_of_a_table_are_shown_until_a_day_after_their_end(answers: dict
         "hidden": rollbacks,  # from a viewer who may read this DAG alone
         "away": [],
     }  # fmt: skip
+
+
+def test_a_page_reads_again_what_runs_have_changed_that_somebody_started(answers: dict[str, Any]) -> None:
+    """The newest end of a run of the group or of an operation on the table; that of a dry run changes nothing."""
+    assert answers["changes"] == {"a.t": 6, "shown only": None, "none": None, "away": None}
+
+
+def test_the_last_end_is_found_without_a_look_at_all_runs(answers: dict[str, Any]) -> None:
+    assert "idx_dag_run_run_after" in answers["change plan"] or "dag_id" in answers["change plan"], answers[
+        "change plan"
+    ]
 
 
 def test_they_are_found_by_the_indexes_of_runs(answers: dict[str, Any]) -> None:

@@ -2,14 +2,14 @@
 "use strict";
 (() => {
   const root = document.documentElement;
-  const POLL_MS = 2000, ATTEMPTS = 30;
+  const POLL_MS = 2000, FOLLOW_MS = 1000, ATTEMPTS = 30;
   const GOING_ON = ["queued", "running"];
   const element = (tag, properties = {}, ...children) => {
     const made = Object.assign(document.createElement(tag), properties);
     made.append(...children);
     return made;
   };
-  const pause = () => new Promise((done) => setTimeout(done, POLL_MS));
+  const pause = (ms = POLL_MS) => new Promise((done) => setTimeout(done, ms));
 
   // Airflow's session is a cookie, and JSON is a type that no form of another site can send.
   const ask = async (method, address, body) => {
@@ -91,7 +91,7 @@
     );
     const dialog = element("dialog", {}, form);
     dialog.setAttribute("aria-labelledby", heading.id);
-    let pinned = {}, done = false;
+    let pinned = {}, done = false, renewed = false;
 
     const say = (text, tone = "") => { said.className = `said-now ${tone}`; said.replaceChildren(text); };
     const dryRun = async () => {
@@ -124,20 +124,26 @@
       return button;
     };
     const after = () => [...(operation.outcome ? [` ${operation.outcome}`] : []), ...(operation.then ? [" ", next()] : [])];
+    // The server reads again what a run has changed.
+    const renew = async () => {
+      const at = await window.sluiceRenew();
+      renewed = Boolean(at);
+      if (at) said.append(` The page behind shows the state as of ${at}.`);
+    };
     // Until the run has ended, or the dialog is closed.
     const follow = async (dag, run) => {
       const path = `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}`;
       const link = element("a", { href: root.dataset.airflow + path, textContent: run });
       link.dataset.airflowPath = path;
       const words = { success: " has succeeded.", failed: " has failed. Its log says why." };
-      for (let state = "queued"; dialog.open; await pause()) {
+      for (let state = "queued"; dialog.open; await pause(FOLLOW_MS)) {
         try { ({ state } = await ask("GET", `${root.dataset.airflow}/api/v2${path.replace("/runs/", "/dagRuns/")}`)); }
         catch { /* it is asked again */ }
         said.className = `said-now ${{ success: "good", failed: "bad" }[state] ?? ""}`;
         said.replaceChildren("Run ", link, words[state] ?? ` is ${state}.`);
         if (GOING_ON.includes(state)) continue;
         if (state === "success") said.append(...after());
-        return;
+        return renew();
       }
     };
     const send = async () => {
@@ -159,7 +165,7 @@
         done = true;
         close.textContent = "Close";
         if (run) await follow(operation.dag, run);
-        else { say("Done.", "good"); said.append(...after()); }
+        else { say("Done.", "good"); said.append(...after()); await renew(); }
       } catch (error) {
         say(error.message, "bad");
         submit.disabled = done;
@@ -169,7 +175,7 @@
     form.addEventListener("submit", (event) => { event.preventDefault(); send(); });
     again.addEventListener("click", dryRun);
     close.addEventListener("click", () => dialog.close());
-    dialog.addEventListener("close", () => { dialog.remove(); if (done) location.reload(); });
+    dialog.addEventListener("close", () => { dialog.remove(); if (done && !renewed) location.reload(); });
     document.body.append(dialog);
     dialog.showModal();
     // Of a range that is still to be entered there is nothing to show.
