@@ -79,6 +79,13 @@ def test_the_query_of_an_error_quotes_what_it_is_given() -> None:
     query = quarantine_summary.error_query(contract, "malformed", "")
     assert "FROM `lake`.`sluice_quarantine`.`db_t_" in query
     assert "WHERE error_class = 'malformed' AND field IS NULL\n" in query
+    batches = quarantine_summary.error_query(contract, "malformed", "", {"u": (-2, 9), "t'": (4, 4)})
+    assert (
+        "AND field IS NULL\n  AND (_kafka_topic = CAST(X'7427' AS STRING) AND batch_seq BETWEEN 4 AND 4 OR "
+        "_kafka_topic = 'u' AND batch_seq BETWEEN -2 AND 9)\nORDER BY" in batches
+    )
+    many = {f"t{n}": (1, 1) for n in range(quarantine_summary.MAX_TOPICS_IN_SQL + 1)}
+    assert quarantine_summary.error_query(contract, "malformed", "", many) == query
     field = "a`;\n-- \\"
     hostile = quarantine_summary.error_query(contract, "x' OR 'a'='a", field)
     assert [hostile.count(mark) for mark in ("'", "OR", ";", "--", "\\")] == [4, 1, 0, 0, 0]  # ORDER
