@@ -142,13 +142,19 @@ def error_query(
         for topic, (first, last) in sorted(batches.items())
     ]
     where = f"\n  AND ({' OR '.join(parts)})" if 0 < len(parts) <= MAX_TOPICS_IN_SQL else ""
+    # A quarantine without raw records has no keys and values to show.
+    values = "" if contract.drops_raw_records else f",\n  {_as_text('key')},\n  {_as_text('value')}"
     return (
-        "SELECT _kafka_topic, _kafka_partition, _kafka_offset, batch_seq, quarantined_at, error,\n"
-        "  CAST(key AS STRING) AS key, CAST(value AS STRING) AS value\n"
+        f"SELECT _kafka_topic, _kafka_partition, _kafka_offset, batch_seq, quarantined_at, error{values}\n"
         f"FROM {name}\n"
         f"WHERE error_class = {sql_literal(error_class)} AND field {of_field}{where}\n"
         f"ORDER BY quarantined_at DESC LIMIT {SQL_ROWS}"
     )
+
+
+def _as_text(column: str) -> str:
+    """UTF-8 text as it is, other bytes as base64."""
+    return f"coalesce(try_validate_utf8(CAST({column} AS STRING)), concat('base64 ', base64({column}))) AS {column}"
 
 
 def _count_by_time(

@@ -72,7 +72,7 @@
     return values;
   };
 
-  const open = (operation) => {
+  const open = (operation, sent = false) => {
     const said = element("p", { className: "said-now" });
     said.setAttribute("role", "status");
     const lines = element("pre", { className: "dry-run", tabIndex: 0 });
@@ -114,12 +114,15 @@
       }
       lines.textContent = "No answer. Try again.";
     };
+    // What asks for nothing that must be filled in is sent by this click.
     const next = () => {
-      const button = element("button", { type: "button", textContent: operation.then.label });
+      const follows = operation.then;
+      const direct = !follows.dry_run && !follows.fields.some((field) => field.required);
+      const button = element("button", { type: "button", textContent: direct ? follows.submit : follows.label });
       button.addEventListener("click", () => {
         done = false; // a reload would close the next dialog
         dialog.close();
-        open(operation.then);
+        open(follows, direct);
       });
       return button;
     };
@@ -179,7 +182,8 @@
     document.body.append(dialog);
     dialog.showModal();
     // Of a range that is still to be entered there is nothing to show.
-    if (operation.dry_run && !asked) dryRun();
+    if (sent) send();
+    else if (operation.dry_run && !asked) dryRun();
     else lines.textContent = "Nothing is shown yet: press Dry run.";
   };
 
