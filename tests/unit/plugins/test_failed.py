@@ -202,6 +202,7 @@ def runs_of(table, readable=shared):
 
 
 answers["runs"] = {{t: runs_of(t) for t in ("a.t", "a.v", "a.w")}}
+answers["runs"]["of the group"] = runs_of("a.w", {{"ingest_a", "ingest_b"}})
 answers["runs"]["hidden"] = runs_of("a.t", {{"rollback"}})
 answers["waiting"] = {{
     t: operations.find_waiting_review(operations.list_runs(tables[t], shared)) for t in ("a.t", "a.u", "a.v", "a.w")
@@ -331,6 +332,7 @@ def test_the_runs_of_a_table_are_shown_until_a_day_after_their_end(answers: dict
         ],
         "a.v": [["w of another dag", "running", True], ["m asked for", "failed", False]],
         "a.w": [],
+        "of the group": [["underway", "running", False]],
         "hidden": rollbacks,  # from a viewer who may read this DAG alone
         "away": [],
     }  # fmt: skip
