@@ -78,7 +78,8 @@ def tables_page(
     from sluice.pages.table_operations import TableOperations
 
     known = reading.read_status(readable)
-    if known.value and (change := changes.find_last_end(reading.readable_dags(readable, known.value.tables))):
+    change = changes.find_last_end(reading.readable_dags(readable, known.value.tables)) if known.value else None
+    if change and known.at and known.at < change:
         known = changes.read_changed_status(readable, change)
     past = reading.read_history(known.value)
     view = tables_overview.View(*chosen, *order)

@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const root = document.documentElement;
-  const POLL_MS = 2000, FOLLOW_MS = 1000, ATTEMPTS = 30;
+  const POLL_MS = 2000, FOLLOW_MS = 1000, ATTEMPTS = 30, RENEWALS = 20;
   const GOING_ON = ["queued", "running"];
   const element = (tag, properties = {}, ...children) => {
     const made = Object.assign(document.createElement(tag), properties);
@@ -127,11 +127,14 @@
       return button;
     };
     const after = () => [...(operation.outcome ? [` ${operation.outcome}`] : []), ...(operation.then ? [" ", next()] : [])];
-    // The server reads again what a run has changed.
-    const renew = async () => {
-      const at = await window.sluiceRenew();
-      renewed = Boolean(at);
-      if (at) said.append(` The page behind shows the state as of ${at}.`);
+    // The server reads again what a run has changed; where that takes long, the first answers are of before its end.
+    const renew = async (end) => {
+      for (let n = 0; n < RENEWALS && dialog.open; n++) {
+        const shown = await window.sluiceRenew();
+        renewed = Boolean(shown) && !(new Date(shown.dateTime) < new Date(end));
+        if (renewed) return said.append(` The page behind shows the state as of ${shown.textContent}.`);
+        await pause(FOLLOW_MS);
+      }
     };
     // Until the run has ended, or the dialog is closed.
     const follow = async (dag, run) => {
@@ -139,14 +142,14 @@
       const link = element("a", { href: root.dataset.airflow + path, textContent: run });
       link.dataset.airflowPath = path;
       const words = { success: " has succeeded.", failed: " has failed. Its log says why." };
-      for (let state = "queued"; dialog.open; await pause(FOLLOW_MS)) {
-        try { ({ state } = await ask("GET", `${root.dataset.airflow}/api/v2${path.replace("/runs/", "/dagRuns/")}`)); }
+      for (let state = "queued", end; dialog.open; await pause(FOLLOW_MS)) {
+        try { ({ state, end_date: end } = await ask("GET", `${root.dataset.airflow}/api/v2${path.replace("/runs/", "/dagRuns/")}`)); }
         catch { /* it is asked again */ }
         said.className = `said-now ${{ success: "good", failed: "bad" }[state] ?? ""}`;
         said.replaceChildren("Run ", link, words[state] ?? ` is ${state}.`);
         if (GOING_ON.includes(state)) continue;
         if (state === "success") said.append(...after());
-        return renew();
+        return renew(end);
       }
     };
     const send = async () => {
@@ -168,7 +171,7 @@
         done = true;
         close.textContent = "Close";
         if (run) await follow(operation.dag, run);
-        else { say("Done.", "good"); said.append(...after()); await renew(); }
+        else { say("Done.", "good"); said.append(...after()); await renew(0); }
       } catch (error) {
         say(error.message, "bad");
         submit.disabled = done;

@@ -113,15 +113,15 @@
     enhance();
     if (at >= 0) focusable()[at]?.focus({ preventScroll: true });
   };
-  // For a dialog: the page behind it is read again. Returns its "as of"; nothing if there was no answer.
+  // For a dialog: the page behind it is read again. Returns the element of its "as of"; null if there was no answer.
   window.sluiceRenew = async () => {
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual", signal: AbortSignal.timeout(20000) });
       const text = await answer.text();
-      if (!answer.ok || !text.includes("data-airflow")) return "";
+      if (!answer.ok || !text.includes("data-airflow")) return null;
       replacePage(text);
-      return document.querySelector(".read time")?.textContent ?? "";
-    } catch { return ""; }
+      return document.querySelector(".read time");
+    } catch { return null; }
   };
   const showStale = (why) => {
     let banner = document.querySelector(".stale");
