@@ -218,6 +218,22 @@ answers["changes"] = {{
 with create_session() as session:
     query = changes._last_end(["ingest_a"], now).compile(session.get_bind(), compile_kwargs={{"literal_binds": True}})
     answers["change plan"] = "; ".join(row.detail for row in session.execute(text(f"EXPLAIN QUERY PLAN {{query}}")))
+fields = dict(quarantined=7, problems=["see a.t"])
+newer = Status(now + timedelta(seconds=5), [TableStatus("c.t", "c", "append", "me", **fields)])
+Fake = type("Fake", (SimpleNamespace,), dict(__hash__=object.__hash__))
+feed = lambda value: Fake(get=lambda **_: value, get_since=lambda *_, **__: value)
+named = lambda value: SimpleNamespace(get_feed=lambda _: feed(value))
+kept = reading.feeds
+reading.feeds = lambda: SimpleNamespace(
+    status=feed(Reading(Status(now, known), at=now)), tables=named(Reading(newer, at=newer.at)),
+    details=named(Reading("detail")), histories=named(Reading("past")),
+)
+answers["changed"] = []
+for change in (None, now - timedelta(seconds=1), now + timedelta(seconds=1)):
+    status, *further = changes.read_changed_table({{"ingest_c"}}, "c.t", change, 24)
+    (one,) = status.value.tables
+    answers["changed"].append([one.quarantined, one.problems, status.value.at == newer.at, *(o.value for o in further)])
+reading.feeds = kept
 group = lambda name, pool, other=None: SimpleNamespace(
     name=name, settings=GroupSettings.model_validate(dict(pool=pool, maintenance=dict(pool=other)))
 )
@@ -341,6 +357,13 @@ def test_the_runs_of_a_table_are_shown_until_a_day_after_their_end(answers: dict
 def test_a_page_reads_again_what_runs_have_changed_that_somebody_started(answers: dict[str, Any]) -> None:
     """The newest end of a run of the group or of an operation on the table; that of a dry run changes nothing."""
     assert answers["changes"] == {"a.t": 6, "shown only": None, "none": None, "away": None}
+
+
+def test_a_status_with_a_table_that_was_read_again_names_no_other_that_its_reader_may_not_see(
+    answers: dict[str, Any],
+) -> None:
+    old = [None, [], False, "detail", "past"]
+    assert answers["changed"] == [old, old, [7, ["see another table"], True, "detail", "past"]]
 
 
 def test_the_last_end_is_looked_for_among_the_newest_runs_without_sorting_all(answers: dict[str, Any]) -> None:
