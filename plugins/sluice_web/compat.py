@@ -14,11 +14,13 @@ from airflow.models.pool import Pool
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState, TaskInstanceState
+from airflow.utils.types import DagRunType
 
 __all__ = [
     "DagModel",
     "DagRun",
     "DagRunState",
+    "DagRunType",
     "Pool",
     "TaskInstance",
     "TaskInstanceState",

@@ -14,12 +14,12 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
 from fastapi import Depends
-from sqlalchemy import case, or_, select
+from sqlalchemy import and_, case, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from sluice.dag_ids import MAINTENANCE_DAGS, OPERATOR_DAGS, REVIEW_SCHEMA
+from sluice.dag_ids import MAINTENANCE_DAGS, OPERATOR_DAGS, REVIEW_SCHEMA, ingest_dag
 from sluice_web import reading
-from sluice_web.compat import DagRun, DagRunState, create_session, get_team
+from sluice_web.compat import DagRun, DagRunState, DagRunType, create_session, get_team
 
 if TYPE_CHECKING:
     from sluice.operate.dry_run import DryRun
@@ -98,13 +98,14 @@ def read_dry_run(key: str) -> DryRun:
 
 @dataclass(frozen=True)
 class OperatorRun:
-    """A run of one of the operator's or maintenance DAGs that is about a table.
+    """A run that somebody started and that is about a table.
 
     Attributes:
         state: that of Airflow, such as `queued`.
         since: when it began, or was triggered if it has not begun.
         who: who triggered it; None if nobody did.
         dry_run: whether it only shows what it would do.
+        ended: when it ended; None if it has not.
     """
 
     dag: str
@@ -113,23 +114,31 @@ class OperatorRun:
     since: datetime | None
     who: str | None
     dry_run: bool
+    ended: datetime | None = None
 
 
 def list_runs(table: TableStatus, readable: set[str]) -> Sequence[OperatorRun]:
     """The runs about a table that have not ended, then those that ended within a day; none if Airflow can't say.
 
-    Runs of maintenance count only if somebody named the table.
+    Runs of maintenance count only if somebody named the table; those of its group that somebody started until they end.
     """
     from sluice.pages.failed_runs import RunScope, tables_of_run
 
     scope = RunScope.from_tables([table], [table.table])
     recent = DagRun.end_date >= datetime.now(UTC) - ENDED_SHOWN
     columns = (DagRun.dag_id, DagRun.run_id, DagRun.state, DagRun.start_date, DagRun.queued_at)
+    ingest = ingest_dag(table.group)
+    started = (DagRun.dag_id.in_({ingest} & readable), DagRun.run_type == DagRunType.MANUAL)
     wanted = (
-        select(*columns, DagRun.triggering_user_name, DagRun.conf)
+        select(*columns, DagRun.triggering_user_name, DagRun.conf, DagRun.end_date)
         .where(
-            DagRun.dag_id.in_({*OPERATOR_DAGS, *MAINTENANCE_DAGS} & readable),
-            or_(DagRun.state.in_(GOING_ON), recent),
+            or_(
+                and_(
+                    DagRun.dag_id.in_({*OPERATOR_DAGS, *MAINTENANCE_DAGS} & readable),
+                    or_(DagRun.state.in_(GOING_ON), recent),
+                ),
+                and_(*started, DagRun.state.in_(GOING_ON)),
+            )
         )
         .order_by(case((DagRun.state.in_(GOING_ON), 0), else_=1), DagRun.id.desc())
         .limit(MAX_RUNS_READ)
@@ -140,15 +149,20 @@ def list_runs(table: TableStatus, readable: set[str]) -> Sequence[OperatorRun]:
     except SQLAlchemyError:
         return ()
     found = []
-    for dag, run_id, state, began, queued, who, form in rows:
+    for dag, run_id, state, began, queued, who, form, ended in rows:
         names = tables_of_run(dag, form, ())
-        if any(table.table in scope.tables_by_name.get(name, ()) for name in names):
+        if dag == ingest or any(table.table in scope.tables_by_name.get(name, ()) for name in names):
             # All forms with this field have a dry run as the default.
-            only_shows = bool((form or {}).get("dry_run", dag not in (*MAINTENANCE_DAGS, REVIEW_SCHEMA)))
-            found.append(OperatorRun(dag, run_id, str(state), began or queued, who, only_shows))
+            only_shows = bool((form or {}).get("dry_run", dag not in (*MAINTENANCE_DAGS, REVIEW_SCHEMA, ingest)))
+            found.append(OperatorRun(dag, run_id, str(state), began or queued, who, only_shows, ended))
     return found[:MAX_RUNS_SHOWN]
 
 
 def find_waiting_review(runs: Sequence[OperatorRun]) -> str | None:
     """The newest run of `review_schema` that has not ended."""
     return next((run.run_id for run in runs if run.dag == REVIEW_SCHEMA and run.state in GOING_ON), None)
+
+
+def is_waited_for(runs: Sequence[OperatorRun]) -> bool:
+    """Whether a run has not ended that ends by itself, other than a review."""
+    return any(run.state in GOING_ON and run.dag != REVIEW_SCHEMA for run in runs)

@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse, Response
 
 from sluice.dag_ids import BACKFILL, ingest_dag
 from sluice.status.events import RANGES, find_range
-from sluice_web import operations, reading
+from sluice_web import changes, operations, reading
 from sluice_web.answers import (
     CALM_S,
     DAY_H,
@@ -78,6 +78,9 @@ def tables_page(
     from sluice.pages.table_operations import TableOperations
 
     known = reading.read_status(readable)
+    change = changes.find_last_end(reading.readable_dags(readable, known.value.tables)) if known.value else None
+    if change and known.at and known.at < change:
+        known = changes.read_changed_status(readable, change)
     past = reading.read_history(known.value)
     view = tables_overview.View(*chosen, *order)
     overview = tables_overview.make_overview(
@@ -101,13 +104,15 @@ def table_page(request: Request, readable: Readable, viewer: ViewerDep, name: st
     table = reading.find_table(known.value, name)
     if table is None:
         return answer_no_table(request, known, name)
-    detail = reading.feeds().details.get_feed(name).get(wait=reading.FIRST_WAIT_S)
+    chosen, runs = find_range(hours), operations.list_runs(table, readable)
+    change = changes.find_last_end([ingest_dag(table.group)], runs)
+    known, detail, past = changes.read_changed_table(readable, name, change, chosen.hours)
+    table = reading.find_table(known.value, name) or table
+    if operations.is_waited_for(runs):
+        known = replace(known, busy=True)  # the page looks again soon
     if detail.value:
         effects = [redact_effect(each, hidden_tables(known)) for each in detail.value.effects]
         detail = replace(detail, value=replace(detail.value, effects=effects))
-    chosen = find_range(hours)
-    past = reading.read_table_history(name, hours=chosen.hours)
-    runs = operations.list_runs(table, readable)
     review = operations.find_waiting_review(runs)
     rights = viewer.rights()
     return render_page(

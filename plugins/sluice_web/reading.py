@@ -56,14 +56,14 @@ NO_RUN = "This run does not exist, or you may not read its DAG."
 NO_TABLE = "This table does not exist, or you may not read its DAG."
 
 
-def _read_status() -> Status:
+def _read_status(only: str | None = None) -> Status:
     from sluice.contract import folder as contract_folder
     from sluice.pages import last_known
     from sluice.status import status as status_status
 
     export_registry_config()
     contracts = contract_folder.load_contracts(strict=False)
-    found = status_status.read_status(contracts, kafka=kafka_settings())
+    found = status_status.read_status(contracts, only and [only], kafka=kafka_settings())
     found.stopped += find_missing_pools(contracts)
     return last_known.fill_from_last(found, feeds().status.last)
 
@@ -159,6 +159,8 @@ class ReadingFeeds:
         from sluice.pages.feed import Feed, Feeds, Slots
 
         self.status: Feed[Status] = Feed(_read_status)
+        # Of one table, read when a run has changed it: the status of a thousand takes long.
+        self.tables: Feeds[Status] = Feeds(_read_status)
         self.details: Feeds[TableDetail] = Feeds(_read_detail)
         self.quality: Feed[dict[str, list[Trend]]] = Feed(_lazy_reader("trends", "read_all_trends"))
         # Own slots: there are more runs than tables, and their readings must not keep the other pages waiting.
@@ -202,7 +204,11 @@ def answer_deadline() -> float:
 
 def read_status(readable: set[str], until: float | None = None) -> Reading[Status]:
     """Read the status of the readable tables."""
-    known = feeds().status.get(wait=FIRST_WAIT_S, until=until)
+    return select_readable(feeds().status.get(wait=FIRST_WAIT_S, until=until), readable)
+
+
+def select_readable(known: Reading[Status], readable: set[str]) -> Reading[Status]:
+    """Reduce a status to the readable tables, with what Airflow knows of their DAGs."""
     visible = known.value.filter_groups(lambda group: ingest_dag(group) in readable) if known.value else None
     return replace(known, value=visible and _add_dag_states(visible))
 

@@ -46,6 +46,8 @@ class PublishedBatch:
     """A batch in the table's history. A commit may hold several batches; `added` and `removed` are of the commit.
 
     Attributes:
+        shared: the batches of its commit, itself included.
+        newest: the topic and number of the newest of these, which stands for the commit.
         removed: rows that were deleted, and earlier versions of those that were added.
         rejected: its records in quarantine now.
         failed: number of failed expectations; None if none were evaluated.
@@ -62,6 +64,13 @@ class PublishedBatch:
     rejected: int
     failed: int | None
     removed: int = 0
+    shared: int = 1
+    newest: tuple[str, int] | None = None
+
+    @property
+    def stands_for_commit(self) -> bool:
+        """Whether the counts of the commit are shown beside this batch."""
+        return self.newest in (None, (self.topic, self.seq))
 
 
 @dataclass(frozen=True)
@@ -255,14 +264,14 @@ def _list_batches(
         summary = snapshots.summary(snapshot)
         if TOPIC not in summary:
             continue
-        at = visible[snapshot.snapshot_id]
+        at, batches = visible[snapshot.snapshot_id], batches_from_summary(summary)[::-1]
         found += [
             PublishedBatch(
                 b.topic, b.seq, dict(b.ranges), summary.get(STEP, ""), snapshot.snapshot_id, at, summary.get(RUN_ID),
                 int(summary.get("added-records", "0")), rejected.get((b.topic, b.seq), 0), failed.get((b.topic, b.seq)),
-                snapshots.count_removed_rows(summary),
+                snapshots.count_removed_rows(summary), len(batches), (batches[0].topic, batches[0].seq),
             )
-            for b in reversed(batches_from_summary(summary))
+            for b in batches
         ]  # fmt: skip
         if len(found) >= MAX_BATCHES:
             break

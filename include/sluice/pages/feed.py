@@ -84,6 +84,7 @@ class Feed(Generic[T]):
         self._lock = threading.Condition()
         self._tried_at = self._began_at = self._read_at = -inf
         self._waiting_since: float | None = None  # for a slot
+        self._last_attempt = datetime.min.replace(tzinfo=UTC)
         self._took = 0.0
         self._abandoned = 0
         self._reading: Reading[T] = Reading()
@@ -113,6 +114,7 @@ class Feed(Generic[T]):
             if taken:
                 self._abandoned += hangs  # its thread stays for as long as it hangs
                 self._reading, self._began_at = replace(self._reading, busy=True), now
+                self._last_attempt = datetime.now(UTC)
                 threading.Thread(target=self._renew, args=(now,), name="sluice-pages", daemon=True).start()
             if self._reading.value is None:
                 self._lock.wait_for(lambda: not self._reading.busy, wait)
@@ -128,6 +130,28 @@ class Feed(Generic[T]):
         if until is not None and found.value is not None and not found.error and age >= max(HANGS_S, 2 * rest):
             return replace(found, error=f"The data is {age:.0f} s old and being read again. Retry.")
         return found
+
+    def get_since(self, change: datetime | None, *, wait: float) -> Reading[T]:
+        """Return a value that was read since a change, or the last one if none comes in time.
+
+        Args:
+            change: when what is read has changed; None: as `get` returns it. One reading is tried at once, whatever
+                the age of the value.
+            wait: seconds to wait for the value, of which a reading under way may use some.
+        """
+        end = time.monotonic() + wait
+        while change is not None:
+            with self._lock:
+                if self._last_attempt >= change and not self._reading.busy:
+                    break  # read since, or in vain
+                if not self._reading.busy:
+                    self._tried_at = -inf
+            if not self.get().busy:
+                break  # there is no slot
+            with self._lock:
+                if not self._lock.wait_for(lambda: not self._reading.busy, max(end - time.monotonic(), 0.0)):
+                    break
+        return self.get(wait=wait if change is None else 0.0)
 
     def _renew(self, began: float) -> None:
         at = datetime.now(UTC)

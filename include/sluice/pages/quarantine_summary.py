@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ NEWEST_PER_GROUP = 10
 BARS = 40
 """Parts of equal length into which the time of all records of a quarantine is divided."""
 SQL_ROWS = 100
+MAX_TOPICS_IN_SQL = 5
 LABELS = {
     ("malformed", False): "cannot be parsed (malformed)",
     ("malformed", True): "type mismatch (malformed)",
@@ -55,6 +57,7 @@ class ErrorGroup:
         newest: Kafka coordinates, batch, error and time of the newest records.
         waiting: whether the batch of these records is not published yet; a run publishes it, without a replay.
         by_time: how many records were quarantined in each part of the quarantine's time.
+        batches: per topic the lowest and the highest number of the records' batches.
         sql: a query for the records, with their keys and values.
     """
 
@@ -65,6 +68,7 @@ class ErrorGroup:
     newest: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     waiting: bool = False
     by_time: list[int] = dataclasses.field(default_factory=list)
+    batches: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     sql: str = ""
 
     @property
@@ -115,23 +119,42 @@ def read_quarantine(
         by_batch[row["_kafka_topic"], row["batch_seq"]] += row["count_all"]
     groups = _group_errors(counts, found, replayable=published is not None)
     first, last = _count_by_time(groups, found)
+    counted = MAX_COUNTED if len(found) >= MAX_COUNTED else None
     for key, group in groups.items():
-        group.sql = error_query(contract, *key[:2])
+        # Of a sample, the batches of the other records are not known.
+        group.sql = error_query(contract, *key[:2], {} if counted else group.batches)
     ordered = sorted(groups.values(), key=lambda g: (not g.waiting, -g.records, g.error_class, g.field))
-    return QuarantineSummary(ordered, dict(by_batch), MAX_COUNTED if len(found) >= MAX_COUNTED else None, first, last)
+    return QuarantineSummary(ordered, dict(by_batch), counted, first, last)
 
 
-def error_query(contract: Contract, error_class: str, field: str) -> str:
-    """A Spark SQL query for the newest quarantined records with an error class and field."""
+def error_query(
+    contract: Contract, error_class: str, field: str, batches: Mapping[str, tuple[int, int]] = MappingProxyType({})
+) -> str:
+    """A Spark SQL query for the newest quarantined records with an error class and field.
+
+    Args:
+        batches: per topic the first and the last batch to look at; empty, or of many topics: all.
+    """
     name = table_names.spark_name(table_names.catalog_name(), table_names.quarantine(contract))
     of_field = f"= {sql_literal(field)}" if field else "IS NULL"
+    parts = [
+        f"_kafka_topic = {sql_literal(topic)} AND batch_seq BETWEEN {first} AND {last}"
+        for topic, (first, last) in sorted(batches.items())
+    ]
+    where = f"\n  AND ({' OR '.join(parts)})" if 0 < len(parts) <= MAX_TOPICS_IN_SQL else ""
+    # A quarantine without raw records has no keys and values to show.
+    values = "" if contract.drops_raw_records else f",\n  {_as_text('key')},\n  {_as_text('value')}"
     return (
-        "SELECT _kafka_topic, _kafka_partition, _kafka_offset, batch_seq, quarantined_at, error,\n"
-        "  CAST(key AS STRING) AS key, CAST(value AS STRING) AS value\n"
+        f"SELECT _kafka_topic, _kafka_partition, _kafka_offset, batch_seq, quarantined_at, error{values}\n"
         f"FROM {name}\n"
-        f"WHERE error_class = {sql_literal(error_class)} AND field {of_field}\n"
+        f"WHERE error_class = {sql_literal(error_class)} AND field {of_field}{where}\n"
         f"ORDER BY quarantined_at DESC LIMIT {SQL_ROWS}"
     )
+
+
+def _as_text(column: str) -> str:
+    """UTF-8 text as it is, other bytes as base64."""
+    return f"coalesce(try_validate_utf8(CAST({column} AS STRING)), concat('base64 ', base64({column}))) AS {column}"
 
 
 def _count_by_time(
@@ -197,6 +220,9 @@ def _group_errors(
         key = _group_key(row)
         group = groups.setdefault(key, ErrorGroup(*key[:2], waiting=row[_WAITING]))
         group.records += row["count_all"]
+        seq = row["batch_seq"]
+        low, high = group.batches.get(row["_kafka_topic"], (seq, seq))
+        group.batches[row["_kafka_topic"]] = min(low, seq), max(high, seq)
         if group.waiting or not replayable:
             continue
         ranges = group.ranges.setdefault(row["_kafka_topic"], {})

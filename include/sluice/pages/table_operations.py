@@ -44,6 +44,11 @@ class TableOperations:
         self._table, self._rights, self._review = table, rights, review
         self._name, self._ingest = table.table, dag_ids.ingest_dag(table.group)
 
+    @property
+    def table_name(self) -> str:
+        """The table's name."""
+        return self._name
+
     def by_verdict(self, verdicts: Iterable[Verdict]) -> list[tuple[Verdict, list[Operation]]]:
         """What is wrong with the table, each with its operations; one that may end several states stands once.
 

@@ -43,6 +43,10 @@ _AT_RISK = {
     RiskKind.TIMESTAMPS: "Have the producer send milliseconds; message.timestamp.after.max.ms refuses others.",
     RiskKind.SCHEMA: "Ask the producers whether the field is gone for good, then change the contract.",
 }
+_FAILED_CHECKS = (
+    "Correct the records at their producer, or change the expectation in the contract. "
+    "The state ends with the next batch that passes."
+)
 
 
 class Tone(IntEnum):
@@ -139,7 +143,8 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
         todo = f"Approve or reject the change in the DAG {dag_ids.REVIEW_SCHEMA}."
         yield Verdict("review", Tone.WARN, table.schema, todo)
     for each in table.failed_expectations:
-        yield Verdict("doubtful", Tone.WARN, each.failed[0], "See the page Data quality.", about=each.topic)
+        more = f" And {len(each.failed) - 1} more." if each.failed[1:] else ""
+        yield Verdict("doubtful", Tone.WARN, each.failed[0] + more, _FAILED_CHECKS, about=each.topic)
     yield from _risk_verdicts(table.risks)
     yield from _backfill_verdicts(table.slices)
     if table.paused:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -149,7 +150,7 @@ def test_bad_records_go_to_quarantine_and_too_many_block_the_table_alone(
     tolerant = it.contract(errors={"max_ratio": 0.5})
     strict = it.contract(errors={"tolerance": "none"})
     it.send((0, f"k{n}", record(n)) for n in range(10))
-    it.send([(0, "bad", b"{not json"), (0, "worse", '{"n": "a word"}')])
+    it.send([(0, b"bad \xff", b"{not json"), (0, "worse", '{"n": "a word"}')])
     outcomes = it.run()
     assert outcomes[tolerant]["state"] == "published"
     assert outcomes[tolerant]["rejected"] == 2
@@ -160,9 +161,12 @@ def test_bad_records_go_to_quarantine_and_too_many_block_the_table_alone(
         (11, b'{"n": "a word"}', "n"),
     ]
     # The queries of the page of the table.
-    for field, found_by in (("", [(10, "bad", "{not json")]), ("n", [(11, "worse", '{"n": "a word"}')])):
-        rows = it.spark.sql(quarantine_summary.error_query(it.contract_of(tolerant), "malformed", field)).collect()
-        assert [(row["_kafka_offset"], row.key, row.value) for row in rows] == found_by
+    for field, found_by in (("", [(10, "base64 YmFkIP8=", "{not json")]), ("n", [(11, "worse", '{"n": "a word"}')])):
+        query = partial(quarantine_summary.error_query, it.contract_of(tolerant), "malformed", field)
+        for batches in ({}, {it.topic: (1, 1)}):
+            rows = it.spark.sql(query(batches)).collect()
+            assert [(row["_kafka_offset"], row.key, row.value) for row in rows] == found_by
+        assert it.spark.sql(query({it.topic: (2, 3)})).collect() == []
     assert (outcomes[strict]["state"], outcomes[strict]["quarantined"]) == ("blocked", 2)
     assert "2 of 12 records" in outcomes[strict]["error"]
     (named,) = re.findall(r"sluice_quarantine\.\w+", outcomes[strict]["error"])

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from sluice.ledger.ledger_rows import LedgerState
 from sluice.ledger.offsets_table import Ledger
 from sluice.pages import render
 from sluice.pages.tables_overview import View, make_overview
-from tests.support.airflow_stack import CONTRACT
+from tests.support.airflow_stack import CONTRACT, make_records
 from tests.support.browser import axe_violations, logged_in
 from tests.support.faults import catalog_away
 
@@ -362,6 +363,38 @@ def test_a_change_of_a_contract_is_answered_on_the_page_of_its_table(stack):
     (row,) = [r for r in schemas_table.read_schema_rows(stack.catalog, "reviewed.orders") if r.state == "rejected"]
     assert (row.why, row.who) == ("four are enough", stack.env["SLUICE_PAGES_USER"])
     contract.write_text(text)
+
+
+def test_three_clicks_unpause_and_run_and_the_page_shows_the_new_state_as_soon_as_the_run_has_ended(stack):
+    """Behind the dialog that started the run, and in place of what was read just before its end."""
+    assert stack.finish("plain", stack.start("plain"))[0] == "success"
+    stack.airflow.pause("ingest_plain", True)
+    stack.send("plain.orders", make_records(1000, 2))
+    with logged_in(stack.env) as browser:
+        page = browser.new_page()
+        page.goto(f"{stack.env['SLUICE_PAGES_URL']}/sluice/tables/plain.orders")
+        lead = page.locator("p.lead").first
+        expect(lead).to_contain_text("DAG ingest_plain is paused")
+        expect(page.locator("dl.facts")).to_contain_text("2 offsets")
+        page.get_by_role("button", name="Unpause…").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Unpause", exact=True).click()
+        expect(lead).to_contain_text("2 offsets are unread")  # behind the dialog
+        dialog.get_by_role("button", name="Run now", exact=True).click()
+        status = dialog.get_by_role("status")
+        run = dialog.get_by_role("link").inner_text()
+        assert stack.end("ingest_plain", run)[0] == "success"
+        expect(status).to_contain_text("has succeeded")
+        reported = time.monotonic()
+        expect(status).to_contain_text("The page behind shows the state as of ")
+        expect(lead).to_contain_text("All records of the topics are published")
+        seconds = time.monotonic() - reported
+        ended = stack.airflow.request("GET", f"/api/v2/dags/ingest_plain/dagRuns/{quote(run)}")["end_date"]
+        shown = page.locator("p.read time").get_attribute("datetime") or ""
+        assert datetime.fromisoformat(shown) >= datetime.fromisoformat(ended)
+        print(f"after the end of the run was reported: {seconds:.1f} s")
+        dialog.get_by_role("button", name="Close").click()
+        expect(lead).to_contain_text("All records of the topics are published")
 
 
 def test_no_other_site_can_send_what_a_button_sends(stack):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,12 @@ def test_records_are_told_by_what_is_wrong_with_them_and_where_they_can_be_repla
         ({}, [99]), ({}, [95]),
         ({"t": {0: [5, 91], 1: [3, 4]}, "u": {0: [7, 8]}}, [90, 40, *range(24, 16, -1)]), ({"t": {0: [6, 7]}}, [6]),
     ]  # fmt: skip
+    # The query of each group names its batches: those that wait are not among the others.
+    spans = [
+        sorted(re.findall(r"_kafka_topic = '(.)' AND batch_seq BETWEEN (-?\d+) AND (\d+)", g.sql)) for g in found.groups
+    ]
+    both = [("t", "2", "2")]
+    assert spans == [both, both, [("t", "-1", "1"), ("u", "1", "1")], [("t", "1", "1")]]
     assert found.by_batch == {("t", 1): 23, ("u", 1): 1, ("t", -1): 1, ("t", 2): 2} and found.counted is None
     # Over the same time for all groups: 94 s in parts of a fortieth of it.
     assert (found.first, found.last) == (NOW + timedelta(seconds=3), NOW + timedelta(seconds=99))
@@ -70,6 +77,7 @@ def test_records_are_told_by_what_is_wrong_with_them_and_where_they_can_be_repla
     assert {g.waiting for g in quarantine_summary.read_quarantine(catalog, contract, {}).groups} == {True}
     monkeypatch.setattr(quarantine_summary, "MAX_COUNTED", 4)
     few = quarantine_summary.read_quarantine(catalog, contract)
+    assert "BETWEEN" not in few.groups[0].sql  # the batches of those that were not counted are not known
     assert few.counted == 4 and sum(each.records for each in few.groups) == 4
 
 
@@ -79,9 +87,20 @@ def test_the_query_of_an_error_quotes_what_it_is_given() -> None:
     query = quarantine_summary.error_query(contract, "malformed", "")
     assert "FROM `lake`.`sluice_quarantine`.`db_t_" in query
     assert "WHERE error_class = 'malformed' AND field IS NULL\n" in query
+    batches = quarantine_summary.error_query(contract, "malformed", "", {"u": (-2, 9), "t'": (4, 4)})
+    assert (
+        "AND field IS NULL\n  AND (_kafka_topic = CAST(X'7427' AS STRING) AND batch_seq BETWEEN 4 AND 4 OR "
+        "_kafka_topic = 'u' AND batch_seq BETWEEN -2 AND 9)\nORDER BY" in batches
+    )
+    many = {f"t{n}": (1, 1) for n in range(quarantine_summary.MAX_TOPICS_IN_SQL + 1)}
+    assert quarantine_summary.error_query(contract, "malformed", "", many) == query
+    # Of a table whose quarantine holds no raw records, their place and error are all there is.
+    assert ") AS value\nFROM" in query
+    masked = Contract.model_validate(about | {"table": "db.t", "errors": {"raw": "drop"}})
+    assert " error\nFROM" in quarantine_summary.error_query(masked, "malformed", "")
     field = "a`;\n-- \\"
     hostile = quarantine_summary.error_query(contract, "x' OR 'a'='a", field)
-    assert [hostile.count(mark) for mark in ("'", "OR", ";", "--", "\\")] == [4, 1, 0, 0, 0]  # ORDER
+    assert [hostile.count(mark) for mark in ("'", "OR", ";", "--", "\\")] == [8, 1, 0, 0, 0]  # ORDER
     assert f"field = CAST(X'{field.encode().hex()}' AS STRING)" in hostile
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import threading
@@ -351,6 +352,43 @@ def test_a_batch_that_an_expectation_refused_leads_to_the_expectation_not_to_the
         each = table(last_error=replace(refused, exception=exception))
         told = page("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None)
         assert re.findall(r'<a href="#.*?">.*?</a>(?= ·)', told) == [link]
+
+
+def test_failing_checks_say_what_is_expected_and_what_to_do() -> None:
+    """In words, with what fails and what may, and with links to the results, the quarantine and the contract."""
+    result = quality_table.ExpectationResult(
+        "db.t", "t", 7, "expect_column_values_to_be_between", "amount", "quarantine_rows", False, 50, 3, at=NOW,
+        parameters='{"min_value": 0, "max_value": 10000}',
+    )  # fmt: skip
+    tolerant = replace(result, column="id", parameters='{"min_value": 1, "mostly": 0.99}')
+    others = [replace(result, column=f"c{n}") for n in range(3)]
+    results = [tolerant, result, replace(result, topic="u", column="of_u"), *others]
+    each = table(
+        quarantined=3, expectations=ExpectationsSummary("t", 7, NOW, 0, 0, [r.summary for r in (result, tolerant)])
+    )
+    found = list(verdicts.list_verdicts(each))
+
+    def lead(shown: detail.TableDetail | None) -> str:
+        told = page("table.html", table=each, verdicts=found, detail=shown)
+        return re.findall(r'<p class="lead">.*?</p>', told.replace("\n", " "))[0]
+
+    told = lead(detail.TableDetail(trends=trends.group_results(results)))
+    words = html.unescape(re.sub(r"\s+", " ", re.sub(r"<.*?>", "", told)))
+    assert (
+        "Expected: amount is between 0 and 10,000 (quarantine rows). In batch 7: 3 of 50 rows fail, 6 %; none may."
+        in words
+    )
+    assert "at most 1 % of the rows fail (quarantine rows). In batch 7: 3 of 50 rows fail, 6 %." in lead(
+        detail.TableDetail(trends=trends.group_results([tolerant]))
+    ).replace("</b>", "")
+    assert "And 2 more." in words and "of_u" not in words
+    assert "Correct the records at their producer, or change the expectation in the contract." in words
+    links = [("#quality", "Failed expectations"), ("#rejected", "Quarantined records"), ("#versions", "Contract")]
+    assert re.findall('<a href="(#.*?)">(.*?)</a>', told) == links
+    # Before the results were read the status says it.
+    assert "expect_column_values_to_be_between(amount): 3 of 50 rows fail And 1 more." in lead(None)
+    rows = page("tables.html", tables=[each])
+    assert '<a href="/sluice/tables/db.t#quality">Failed expectations</a>' in rows
 
 
 def test_every_column_explains_itself_and_moments_in_titles_are_in_words() -> None:
@@ -850,6 +888,23 @@ def test_a_batch_leads_to_the_run_that_brought_it() -> None:
     ]  # fmt: skip
 
 
+def test_what_a_commit_of_several_batches_did_is_shown_once() -> None:
+    lines = [
+        detail.PublishedBatch("t", seq, {}, "publish", 7, NOW, "r", 1234, 0, None, 5, 3, ("t", 9)) for seq in (9, 8)
+    ]
+    lines += [detail.PublishedBatch("u", 4, {}, "publish", 7, NOW, "r", 1234, 0, None, 5, 3, ("t", 9))]
+    lines += [detail.PublishedBatch("t", 7, {}, "publish", 6, NOW, "r", 77, 0, None, 6, 1, ("t", 7))]
+    told = page(
+        "table.html", table=table(), verdicts=list(verdicts.list_verdicts(table())), detail=detail.TableDetail(lines)
+    )
+    cells = re.findall(r'data-label="(?:Added|Removed)".*?>(.*?)</td>', told.replace("\n", ""))
+    once = "<small>by the commit of 3 batches</small>"
+    assert [each.strip() for each in cells] == [
+        f"1,234{once}", f"5{once}", *["<small>see batch 9</small>"] * 2, *["<small>see batch 9 of t</small>"] * 2,
+        "77", "6",
+    ]  # fmt: skip
+
+
 def test_a_run_is_a_link_for_those_who_may_read_its_dag() -> None:
     acts = [
         Event(NOW, Lane.OPERATOR, "did", "db.t", "t", run_id=f"by_{dag}", dag=dag) for dag in (INGEST, *OPERATOR_DAGS)
@@ -1198,3 +1253,50 @@ def test_a_reading_is_kept_while_it_is_fresh() -> None:
     assert mine.get(wait=10).value == 1
     assert [mine.get().value for _ in range(5)] == [1] * 5
     assert len(calls) == 1
+
+
+def test_a_value_of_before_a_change_is_read_again_at_once_and_waited_for() -> None:
+    calls: list[int] = []
+    mine = Feed(lambda: calls.append(1) or len(calls), fresh=3600.0)
+    assert mine.get(wait=10).value == 1
+    change = datetime.now(UTC)
+    assert mine.get_since(change, wait=10).value == 2
+    assert [mine.get_since(change, wait=10).value for _ in range(5)] == [2] * 5
+    assert mine.get_since(None, wait=10).value == 2
+    assert len(calls) == 2
+
+
+def test_a_reading_that_was_under_way_before_a_change_is_followed_by_another() -> None:
+    gate, calls = threading.Event(), list[int]()
+
+    def read() -> int:
+        calls.append(1)
+        gate.wait(10)
+        return len(calls)
+
+    mine = Feed(read, fresh=3600.0)
+    mine.get()
+    until(lambda: len(calls) == 1)
+    change = datetime.now(UTC)
+    assert mine.get_since(change, wait=0.01).value is None  # nobody waits longer than that
+    threading.Timer(0.05, gate.set).start()
+    assert mine.get_since(change, wait=10).value == 2
+
+
+def test_a_change_is_not_read_over_and_over_where_reading_fails_or_there_is_no_slot() -> None:
+    calls: list[int] = []
+
+    def read() -> int:
+        calls.append(1)
+        raise CatalogUnavailableError("It is away.")
+
+    mine, change = Feed(read, fresh=3600.0), datetime.now(UTC)
+    assert [mine.get_since(change, wait=10).value for _ in range(5)] == [None] * 5
+    assert "It is away." in (mine.get().error or "") and len(calls) == 1
+    slots, gate = feed.Slots(), threading.Event()
+    hanging = [Feed(lambda: gate.wait(60), slots=slots).get().busy for _ in range(feed.MAX_CONCURRENT)]
+    assert all(hanging)
+    began = time.monotonic()
+    assert Feed(read, slots=slots).get_since(datetime.now(UTC), wait=10).value is None
+    assert time.monotonic() - began < 5
+    gate.set()

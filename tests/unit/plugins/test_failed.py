@@ -100,7 +100,7 @@ from sluice.contract.groups import GroupSettings
 from sluice.status import timeline
 from sluice.pages.feed import Reading
 from sluice.status.model import Status, TableStatus, TopicStatus
-from sluice_web import failed_runs, operations, reading
+from sluice_web import changes, failed_runs, operations, reading
 
 now = datetime.now(UTC)
 ago = lambda minutes: None if minutes is None else now - timedelta(minutes=minutes)
@@ -202,10 +202,38 @@ def runs_of(table, readable=shared):
 
 
 answers["runs"] = {{t: runs_of(t) for t in ("a.t", "a.v", "a.w")}}
+answers["runs"]["of the group"] = runs_of("a.w", {{"ingest_a", "ingest_b"}})
 answers["runs"]["hidden"] = runs_of("a.t", {{"rollback"}})
 answers["waiting"] = {{
     t: operations.find_waiting_review(operations.list_runs(tables[t], shared)) for t in ("a.t", "a.u", "a.v", "a.w")
 }}
+answers["changes"] = {{
+    "a.t": changes.find_last_end(["ingest_a"], operations.list_runs(tables["a.t"], shared)),
+    "shown only": changes.find_last_end([], operations.list_runs(tables["a.w"], shared)),
+    "none": changes.find_last_end(["ingest_c"]),
+}}
+answers["changes"] = {{
+    name: found and round((now - found).total_seconds() / 60) for name, found in answers["changes"].items()
+}}
+with create_session() as session:
+    query = changes._last_end(["ingest_a"], now).compile(session.get_bind(), compile_kwargs={{"literal_binds": True}})
+    answers["change plan"] = "; ".join(row.detail for row in session.execute(text(f"EXPLAIN QUERY PLAN {{query}}")))
+fields = dict(quarantined=7, problems=["see a.t"])
+newer = Status(now + timedelta(seconds=5), [TableStatus("c.t", "c", "append", "me", **fields)])
+Fake = type("Fake", (SimpleNamespace,), dict(__hash__=object.__hash__))
+feed = lambda value: Fake(get=lambda **_: value, get_since=lambda *_, **__: value)
+named = lambda value: SimpleNamespace(get_feed=lambda _: feed(value))
+kept = reading.feeds
+reading.feeds = lambda: SimpleNamespace(
+    status=feed(Reading(Status(now, known), at=now)), tables=named(Reading(newer, at=newer.at)),
+    details=named(Reading("detail")), histories=named(Reading("past")),
+)
+answers["changed"] = []
+for change in (None, now - timedelta(seconds=1), now + timedelta(seconds=1)):
+    status, *further = changes.read_changed_table({{"ingest_c"}}, "c.t", change, 24)
+    (one,) = status.value.tables
+    answers["changed"].append([one.quarantined, one.problems, status.value.at == newer.at, *(o.value for o in further)])
+reading.feeds = kept
 group = lambda name, pool, other=None: SimpleNamespace(
     name=name, settings=GroupSettings.model_validate(dict(pool=pool, maintenance=dict(pool=other)))
 )
@@ -233,6 +261,7 @@ with create_session() as session:
     session.execute(text("ALTER TABLE slot_pool RENAME TO lost"))
 answers["no pools"] = pools()
 answers["runs"]["away"] = runs_of("a.t")
+answers["changes"]["away"] = changes.find_last_end(["ingest_a"])
 with create_session() as session:
     session.execute(text("ALTER TABLE dag RENAME TO nowhere"))
 answers["paused away"] = reading.read_paused(["maintain_a"])
@@ -319,9 +348,26 @@ def test_the_runs_of_a_table_are_shown_until_a_day_after_their_end(answers: dict
         ],
         "a.v": [["w of another dag", "running", True], ["m asked for", "failed", False]],
         "a.w": [],
+        "of the group": [["underway", "running", False]],
         "hidden": rollbacks,  # from a viewer who may read this DAG alone
         "away": [],
     }  # fmt: skip
+
+
+def test_a_page_reads_again_what_runs_have_changed_that_somebody_started(answers: dict[str, Any]) -> None:
+    """The newest end of a run of the group or of an operation on the table; that of a dry run changes nothing."""
+    assert answers["changes"] == {"a.t": 6, "shown only": None, "none": None, "away": None}
+
+
+def test_a_status_with_a_table_that_was_read_again_names_no_other_that_its_reader_may_not_see(
+    answers: dict[str, Any],
+) -> None:
+    old = [None, [], False, "detail", "past"]
+    assert answers["changed"] == [old, old, [7, ["see another table"], True, "detail", "past"]]
+
+
+def test_the_last_end_is_looked_for_among_the_newest_runs_without_sorting_all(answers: dict[str, Any]) -> None:
+    assert "TEMP B-TREE" not in answers["change plan"], answers["change plan"]
 
 
 def test_they_are_found_by_the_indexes_of_runs(answers: dict[str, Any]) -> None:

@@ -2,14 +2,14 @@
 "use strict";
 (() => {
   const root = document.documentElement;
-  const POLL_MS = 2000, ATTEMPTS = 30;
+  const POLL_MS = 2000, FOLLOW_MS = 1000, ATTEMPTS = 30, RENEWALS = 20;
   const GOING_ON = ["queued", "running"];
   const element = (tag, properties = {}, ...children) => {
     const made = Object.assign(document.createElement(tag), properties);
     made.append(...children);
     return made;
   };
-  const pause = () => new Promise((done) => setTimeout(done, POLL_MS));
+  const pause = (ms = POLL_MS) => new Promise((done) => setTimeout(done, ms));
 
   // Airflow's session is a cookie, and JSON is a type that no form of another site can send.
   const ask = async (method, address, body) => {
@@ -72,7 +72,7 @@
     return values;
   };
 
-  const open = (operation) => {
+  const open = (operation, sent = false) => {
     const said = element("p", { className: "said-now" });
     said.setAttribute("role", "status");
     const lines = element("pre", { className: "dry-run", tabIndex: 0 });
@@ -91,7 +91,7 @@
     );
     const dialog = element("dialog", {}, form);
     dialog.setAttribute("aria-labelledby", heading.id);
-    let pinned = {}, done = false;
+    let pinned = {}, done = false, renewed = false;
 
     const say = (text, tone = "") => { said.className = `said-now ${tone}`; said.replaceChildren(text); };
     const dryRun = async () => {
@@ -114,30 +114,42 @@
       }
       lines.textContent = "No answer. Try again.";
     };
+    // What asks for nothing that must be filled in is sent by this click.
     const next = () => {
-      const button = element("button", { type: "button", textContent: operation.then.label });
+      const follows = operation.then;
+      const direct = !follows.dry_run && !follows.fields.some((field) => field.required);
+      const button = element("button", { type: "button", textContent: direct ? follows.submit : follows.label });
       button.addEventListener("click", () => {
         done = false; // a reload would close the next dialog
         dialog.close();
-        open(operation.then);
+        open(follows, direct);
       });
       return button;
     };
     const after = () => [...(operation.outcome ? [` ${operation.outcome}`] : []), ...(operation.then ? [" ", next()] : [])];
+    // The server reads again what a run has changed; where that takes long, the first answers are of before its end.
+    const renew = async (end) => {
+      for (let n = 0; n < RENEWALS && dialog.open; n++) {
+        const shown = await window.sluiceRenew();
+        renewed = Boolean(shown) && !(new Date(shown.dateTime) < new Date(end));
+        if (renewed) return said.append(` The page behind shows the state as of ${shown.textContent}.`);
+        await pause(FOLLOW_MS);
+      }
+    };
     // Until the run has ended, or the dialog is closed.
     const follow = async (dag, run) => {
       const path = `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}`;
       const link = element("a", { href: root.dataset.airflow + path, textContent: run });
       link.dataset.airflowPath = path;
       const words = { success: " has succeeded.", failed: " has failed. Its log says why." };
-      for (let state = "queued"; dialog.open; await pause()) {
-        try { ({ state } = await ask("GET", `${root.dataset.airflow}/api/v2${path.replace("/runs/", "/dagRuns/")}`)); }
+      for (let state = "queued", end; dialog.open; await pause(FOLLOW_MS)) {
+        try { ({ state, end_date: end } = await ask("GET", `${root.dataset.airflow}/api/v2${path.replace("/runs/", "/dagRuns/")}`)); }
         catch { /* it is asked again */ }
         said.className = `said-now ${{ success: "good", failed: "bad" }[state] ?? ""}`;
         said.replaceChildren("Run ", link, words[state] ?? ` is ${state}.`);
         if (GOING_ON.includes(state)) continue;
         if (state === "success") said.append(...after());
-        return;
+        return renew(end);
       }
     };
     const send = async () => {
@@ -159,7 +171,7 @@
         done = true;
         close.textContent = "Close";
         if (run) await follow(operation.dag, run);
-        else { say("Done.", "good"); said.append(...after()); }
+        else { say("Done.", "good"); said.append(...after()); await renew(0); }
       } catch (error) {
         say(error.message, "bad");
         submit.disabled = done;
@@ -169,11 +181,12 @@
     form.addEventListener("submit", (event) => { event.preventDefault(); send(); });
     again.addEventListener("click", dryRun);
     close.addEventListener("click", () => dialog.close());
-    dialog.addEventListener("close", () => { dialog.remove(); if (done) location.reload(); });
+    dialog.addEventListener("close", () => { dialog.remove(); if (done && !renewed) location.reload(); });
     document.body.append(dialog);
     dialog.showModal();
     // Of a range that is still to be entered there is nothing to show.
-    if (operation.dry_run && !asked) dryRun();
+    if (sent) send();
+    else if (operation.dry_run && !asked) dryRun();
     else lines.textContent = "Nothing is shown yet: press Dry run.";
   };
 

@@ -97,7 +97,7 @@
   const focusable = () => [...document.querySelectorAll("a[href], button, input, select, summary, [tabindex='0']")];
   const replacePage = (text) => {
     const found = new DOMParser().parseFromString(text, "text/html");
-    const at = focusable().indexOf(document.activeElement);
+    const at = document.querySelector("dialog[open]") ? -1 : focusable().indexOf(document.activeElement);
     const open = [...document.querySelectorAll("details")].map((each) => each.open);
     for (const part of ["header", "main"]) document.querySelector(part).replaceWith(found.querySelector(part));
     document.querySelectorAll("details").forEach((each, i) => { if (i < open.length) each.open = open[i]; });
@@ -112,6 +112,16 @@
     root.dataset.refresh = found.documentElement.dataset.refresh || 0;
     enhance();
     if (at >= 0) focusable()[at]?.focus({ preventScroll: true });
+  };
+  // For a dialog: the page behind it is read again. Returns the element of its "as of"; null if there was no answer.
+  window.sluiceRenew = async () => {
+    try {
+      const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual", signal: AbortSignal.timeout(20000) });
+      const text = await answer.text();
+      if (!answer.ok || !text.includes("data-airflow")) return null;
+      replacePage(text);
+      return document.querySelector(".read time");
+    } catch { return null; }
   };
   const showStale = (why) => {
     let banner = document.querySelector(".stale");
