@@ -6,9 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from asgiref.sync import sync_to_async
 
 # Printed by the launcher and the JVM on every start; they need no action.
 STARTUP_WARNINGS = ("WARNING: Using incubator modules", "WARNING: package sun.security.action not in java.base")
+
+
+async def count_active_runs(dag_id: str) -> int:
+    """Return how many runs of a DAG are queued or running; for a trigger. Airflow's own triggers ask in this way."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    return await sync_to_async(RuntimeTaskInstance.get_dr_count)(dag_id=dag_id, states=["queued", "running"])
 
 
 class ExitCodeHook(SparkSubmitHook):

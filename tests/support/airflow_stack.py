@@ -47,6 +47,7 @@ GROUPS = {
     "mixed": ["mixed.good", "mixed.bad"],
     "killed": ["killed.orders"],
     "reviewed": ["reviewed.orders"],
+    "prompt": ["prompt.orders"],  # runs by itself when there are unread records
 }
 # Topics of one contract with a pattern, also in group `mixed`; Airflow learns of their tables when a run is planned.
 PATTERN_TOPICS = ["many-good", "many-bad"]

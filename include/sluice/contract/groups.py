@@ -23,6 +23,9 @@ from sluice.contract.values import Duration, FieldErrors, ListField, PositiveInt
 GROUPS_FILE = "groups.yaml"
 """File with the groups' settings, beside the contracts."""
 
+ON_DATA = "on_data"
+"""The schedule of a group that runs when its topics have unread records."""
+
 _M = TypeVar("_M", bound=StrictModel)
 
 _MEMORY = r"[1-9][0-9]{0,5}[kmgt]"
@@ -61,6 +64,15 @@ def _schedule(value: str) -> str:
     return value
 
 
+def _ingest_schedule(value: str) -> str:
+    if value == ON_DATA:
+        return value
+    try:
+        return _schedule(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, nor {ON_DATA}") from error
+
+
 def _history(value: timedelta | None) -> timedelta | None:
     if value is not None and value < timedelta(days=8):
         raise ValueError("must be 8d or more: the pages show a week")
@@ -68,6 +80,7 @@ def _history(value: timedelta | None) -> timedelta | None:
 
 
 Schedule = Annotated[str, AfterValidator(_schedule)]
+IngestSchedule = Annotated[str, AfterValidator(_ingest_schedule)]
 Pool = Annotated[str, Field(min_length=1, max_length=256)]
 RetentionPeriod = Annotated[Duration | None, AfterValidator(_history)]
 
@@ -104,6 +117,18 @@ class SparkSettings(StrictModel):
         return self
 
 
+class OnData(StrictModel):
+    """Which unread records start a run, with `schedule: on_data`.
+
+    Attributes:
+        min_records: A run starts when the group's topics have so many unread offsets.
+        max_wait: It starts with fewer when one was seen so long ago.
+    """
+
+    min_records: PositiveInt = 100_000
+    max_wait: Duration = timedelta(seconds=30)
+
+
 class GroupMaintenance(StrictModel):
     """How maintenance of a group's tables shares an Airflow pool with ingestion.
 
@@ -121,7 +146,9 @@ class GroupSettings(StrictModel):
     """Settings of one group.
 
     Attributes:
-        schedule: When the DAG runs: five cron fields, a preset such as `@hourly`, or null: only when triggered.
+        schedule: When the DAG runs: five cron fields, a preset such as `@hourly`, `on_data`: when there are unread
+            records, or null: only when triggered.
+        on_data: Which unread records start a run, with `schedule: on_data`.
         start_date: Beginning of the schedule, a timestamp with a time zone.
         retries: Further tries of a failed task.
         retry_delay: Pause before a further try.
@@ -133,7 +160,8 @@ class GroupSettings(StrictModel):
         maintenance: How maintenance shares that pool.
     """
 
-    schedule: Schedule | None = "*/5 * * * *"
+    schedule: IngestSchedule | None = "*/5 * * * *"
+    on_data: OnData = OnData()
     start_date: Timestamp | None = None
     retries: Annotated[int, Field(strict=True, ge=0, le=100)] = 2
     retry_delay: Duration = timedelta(minutes=1)
@@ -143,6 +171,14 @@ class GroupSettings(StrictModel):
     tags: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=100)], ...], ListField] = ()
     pool: Pool = "sluice_spark"
     maintenance: GroupMaintenance = GroupMaintenance()
+
+    @model_validator(mode="after")
+    def _check_on_data(self) -> Self:
+        errors = FieldErrors()
+        if "on_data" in self.model_fields_set and self.schedule != ON_DATA:
+            errors.add("on_data", message=f"needs schedule: {ON_DATA}")
+        errors.raise_any("GroupSettings")
+        return self
 
     @property
     def maintenance_pool(self) -> str:

@@ -161,6 +161,23 @@ def describe_topics(client: AdminClient, topics: Iterable[str]) -> dict[str, Top
     return found
 
 
+@_retry_when_broker_dies
+def read_end_offsets(client: AdminClient, topics: Iterable[str]) -> dict[str, Offsets]:
+    """Return the last stable offsets by topic and partition, in two requests; topics with an error are left out.
+
+    Raises:
+        BrokerUnavailableError: the cluster did not answer, or rejected the login.
+    """
+    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+    queries, ends = _TopicQueries(client), dict[str, dict[int, int]]()
+    if names := sorted(set(topics)):
+        described = queries.await_all(_request_descriptions(client, names), str)
+        for (topic, partition), offset in queries.list_offsets(described, OffsetSpec.latest()).items():  # type: ignore[no-untyped-call]
+            ends.setdefault(topic, {})[partition] = offset
+    return {topic: found for topic, found in ends.items() if topic not in queries.errors}
+
+
 class _TopicQueries:
     """Requests about several topics. A topic that one fails for gets its error in `errors`, and no further request."""
 

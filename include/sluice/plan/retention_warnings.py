@@ -16,6 +16,7 @@ from croniter import croniter
 
 from sluice.batch import Batch, merge_ranges
 from sluice.contract.contract import Contract
+from sluice.contract.groups import ON_DATA
 from sluice.errors import BrokerUnavailableError
 from sluice.kafka import broker
 from sluice.offsets import Offsets
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SCHEDULED_RUNS = 8
+# With `schedule: on_data`, the longest time until unread records are read, as long as runs succeed.
+RUN_ON_DATA = timedelta(minutes=5)
 INTERVALS_AHEAD = 2
 BISECTIONS = 12
 
@@ -50,6 +53,8 @@ def longest_interval(schedule: str | None, now: datetime | None = None) -> timed
     """The longest interval between the next runs of a schedule; None where there is no schedule."""
     if schedule == "@continuous":
         return timedelta(0)
+    if schedule == ON_DATA:
+        return RUN_ON_DATA
     # A preset of Airflow that croniter does not know.
     cron = "0 0 1 */3 *" if schedule == "@quarterly" else schedule
     if cron is None or not croniter.is_valid(cron):

@@ -11,12 +11,13 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import DAG, AssetAlias, Metadata, TaskGroup, TriggerRule, get_current_context, task
+from airflow.sdk import DAG, Asset, AssetAlias, Metadata, TaskGroup, TriggerRule, get_current_context, task
 from airflow.sdk.bases.xcom import BaseXCom
 
 from sluice import dag_ids
 from sluice.contract.contract import Contract
 from sluice.contract.folder import Contracts, Group
+from sluice.contract.groups import ON_DATA
 from sluice_airflow import lineage, task_mapping
 from sluice_airflow.assets import table_asset
 from sluice_airflow.connections import export_registry_config, fail_with_message, kafka_client, open_catalog
@@ -180,6 +181,14 @@ def build(contracts: Contracts, options: DagOptions) -> list[DAG]:
     return [_build_group(group, options) for group in contracts.groups.values()]
 
 
+def _schedule(group: Group) -> str | list[Asset] | None:
+    if group.settings.schedule != ON_DATA:
+        return group.settings.schedule
+    from sluice_airflow import triggers
+
+    return [triggers.unread_records(group)]
+
+
 def _build_group(group: Group, options: DagOptions) -> DAG:
     settings = group.settings
     tables = "\n".join(f"- `{c.table}` ({c.mode}) from {source(c)}" for c in group.all_contracts)
@@ -190,7 +199,7 @@ def _build_group(group: Group, options: DagOptions) -> DAG:
     with DAG(
         dag_id=dag_ids.ingest_dag(group.name),
         dag_display_name=dag_ids.display_name(dag_ids.ingest_dag(group.name)),
-        schedule=settings.schedule,
+        schedule=_schedule(group),
         start_date=settings.start_date,
         catchup=False,
         max_active_runs=1,

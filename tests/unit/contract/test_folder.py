@@ -249,6 +249,17 @@ def test_group_settings_over_defaults(folder):
     assert (h.schedule, h.retries, h.spark.conf["spark.b"]) == ("*/5 * * * *", 5, "1")
 
 
+def test_a_group_that_runs_on_data(folder):
+    folder.good("a", group="g")
+    folder("groups.yaml", "g:\n  schedule: on_data\n  on_data: {min_records: 5, max_wait: 10s}\n")
+    settings = load_contracts(folder.path).groups["g"].settings
+    assert (settings.on_data.min_records, settings.on_data.max_wait) == (5, timedelta(seconds=10))
+    folder("groups.yaml", "g:\n  on_data: {min_records: 5}\n")
+    assert problems(folder) == ["groups.yaml:2: g.on_data: needs schedule: on_data"]
+    folder("groups.yaml", "maintenance:\n  expire_snapshots: on_data\n")
+    assert "is neither five cron fields" in problems(folder)[0]
+
+
 def test_wrong_group_settings_concern_that_group_alone(folder):
     folder.good("a", group="good")
     folder.good("b", group="bad")
