@@ -69,10 +69,14 @@ def make_client(config: Mapping[str, Any]) -> AdminClient:
     try:
         client = AdminClient(settings)
     except KafkaException as error:
-        raise ConfigError(
-            f"Kafka's client rejects its settings: {error.args[0].str()}.",
-            next_step="Correct them in connection sluice_kafka, or SLUICE_KAFKA_CONFIG on the command line.",
-        ) from error
+        reason, where = error.args[0].str(), "connection sluice_kafka, or SLUICE_KAFKA_CONFIG on the command line"
+        correct = f"Correct them in {where}."
+        if "SASL mechanism GSSAPI" in reason:  # librdkafka's default; PyPI's wheels are built without it
+            correct = (
+                "Kerberos (GSSAPI, the default) is not supported: set sasl.mechanism to SCRAM-SHA-512, SCRAM-SHA-256, "
+                f"PLAIN or OAUTHBEARER, or use client certificates with security.protocol SSL, in {where}."
+            )
+        raise ConfigError(f"Kafka's client rejects its settings: {reason}.", next_step=correct) from error
     _login_errors[client], _settings[client] = errors, with_system_cas(config)
     return client
 
