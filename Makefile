@@ -67,7 +67,7 @@ endif
 test-thorough: ## the same with every case: each kill, each race in each mode; an hour and more, for a release
 	@SLUICE_TEST_THOROUGH=1 $(MAKE) test
 
-test-infra: setup-dev jars ## run the main path, every format, maintenance and backfill on a Spark cluster that loses executors; 10 minutes
+test-infra: setup-dev jars ## run the main path, every format, maintenance and backfill on a Spark cluster that loses executors; 15 minutes
 	@SLUICE_TEST_CLUSTER=1 $(RUN) -m pytest -m "not soak" $(ON_A_CLUSTER)
 
 check: style types ## run lint, types and the tests without services, in under three minutes
