@@ -22,7 +22,7 @@ BESIDE := $(patsubst %,tests/spark/%,iceberg/test_catalogs.py ingest/test_proper
 # Tests that run on a standalone cluster too: executors are other processes, which get the package and the jars.
 ON_A_CLUSTER := $(patsubst %,tests/spark/%,formats/test_formats.py formats/test_decode.py ingest/test_main_path.py \
   ingest/test_expectations.py kafka/test_registry.py maintain/test_maintain.py backfill/test_backfill.py backfill/test_refusals.py \
-  operate/test_accept_gap.py ingest/test_cluster.py)
+  operate/test_accept_gap.py ingest/test_cluster.py ingest/test_leader_killed.py)
 
 .PHONY: pictures rooms type-tables cli-reference contract-reference references check help setup setup-dev jars demo up down status test test-thorough test-infra lint style types format bench soak dist docs requirements clean
 
@@ -67,7 +67,7 @@ endif
 test-thorough: ## the same with every case: each kill, each race in each mode; an hour and more, for a release
 	@SLUICE_TEST_THOROUGH=1 $(MAKE) test
 
-test-infra: setup-dev jars ## run the main path, every format, maintenance and backfill on a Spark cluster that loses executors; 10 minutes
+test-infra: setup-dev jars ## run the main path, every format, maintenance and backfill on a Spark cluster that loses executors; 15 minutes
 	@SLUICE_TEST_CLUSTER=1 $(RUN) -m pytest -m "not soak" $(ON_A_CLUSTER)
 
 check: style types ## run lint, types and the tests without services, in under three minutes

@@ -64,9 +64,7 @@ class ConfigError(TerminalError):
 class BrokerUnavailableError(RetryableError):
     """Kafka did not answer."""
 
-    advice = (
-        "Check that the brokers of connection sluice_kafka are reachable; the next run continues from the same offsets."
-    )
+    advice = "Check that the brokers of connection sluice_kafka are reachable; the next run continues from its offsets."
 
 
 class BrokerRefusedError(BrokerUnavailableError):
@@ -203,6 +201,12 @@ class OffsetsBeyondEndError(TerminalError):
     """The committed offset is beyond the partition's log end offset: the log was truncated."""
 
     advice = "Find out what truncated the partition (unclean leader election, a restored broker) before reading on."
+
+
+class LogTruncatedError(TerminalError):
+    """A leader election truncated the log below the committed offset, and other records took those offsets."""
+
+    advice = f"Repair the tables (docs/operate/gaps.md, `The log was truncated`), then go on: DAG {dag_ids.ACCEPT_GAP}."
 
 
 class PartitionsGoneError(TerminalError):

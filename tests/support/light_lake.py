@@ -38,8 +38,11 @@ class LightLake:
 
     def __post_init__(self) -> None:
         self.admin = brokers.make_admin_client({"bootstrap.servers": self.bootstrap})
-        self.admin.create_topics([NewTopic(self.topic, num_partitions=2)])[self.topic].result(30)
+        self.create_topic()
         self.contract()
+
+    def create_topic(self) -> None:
+        self.admin.create_topics([NewTopic(self.topic, num_partitions=2)])[self.topic].result(30)
 
     def contract(self, **changes: Any) -> None:
         body = {

@@ -30,6 +30,7 @@ from sluice.formats.internal_columns import OTHER_TYPE, PROBLEM_TYPE, RecordPart
 from sluice.kafka.registry import SchemaRegistry, WriterSchema
 
 PREFIX_BYTES = 5
+GLUE_PREFIX_BYTES = 18
 MAX_SCHEMA_IDS = 2000
 
 
@@ -97,6 +98,11 @@ class SchemaIds:
         elsewhere = f"the schema id is in header {_id_header(self.part)}: have the serializer put it before the {name}"
         found = found.when(_has_id_in_header(self.part), problem(elsewhere))
         found = found.when(F.length(raw) < PREFIX_BYTES, problem(short))
+        # AWS's prefix: version 3, compression 0 or 5 (zlib), and the schema version's UUID of 16 bytes.
+        is_glue = F.hex(F.substring(raw, 1, 2)).isin("0300", "0305") & (F.length(raw) >= GLUE_PREFIX_BYTES)
+        glue = f"the {name} has AWS Glue Schema Registry's wire format, which is not supported: have the producer use "
+        glue += "a serializer of Confluent's wire format"
+        found = found.when(is_glue, problem(glue))
         no_magic = f"the {name} does not begin with the magic byte 0 of Confluent's wire format"
         found = found.when(first != "00", problem(no_magic))
         for applies, reason in self.problems:

@@ -18,6 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 from sluice.batch import (
     BATCH_SEQ,
     CURSOR_TAG,
+    LEADER_EPOCHS,
     NEXT_OFFSETS,
     PUBLISHED_THROUGH,
     Batch,
@@ -26,6 +27,7 @@ from sluice.batch import (
 )
 from sluice.errors import CursorUnknownError
 from sluice.iceberg import snapshots
+from sluice.offsets import Offsets, decode_offsets
 
 
 def find_offset_snapshot(table: Table, offset_property: str, at: Snapshot | None = None) -> Snapshot | None:
@@ -74,6 +76,24 @@ def read_staging_cursor(table: Table | None) -> Batch | None:
     """
     snapshot = _find_carrier(table, NEXT_OFFSETS) if table else None
     return Batch.from_properties(snapshots.summary(snapshot)) if snapshot else None
+
+
+def read_leader_epochs(table: Table, last: Batch) -> Offsets:
+    """Return, per partition, the leader epoch in which the records up to the staging table's cursor were read.
+
+    Args:
+        table: the staging table.
+        last: the last batch in it.
+
+    Returns:
+        Nothing where no snapshot that is left records it.
+    """
+    for snapshot in snapshots.ancestors(table.metadata):
+        properties = snapshots.summary(snapshot)
+        if NEXT_OFFSETS in properties:
+            same = Batch.from_properties(properties) == last
+            return decode_offsets(properties.get(LEADER_EPOCHS, "{}")) if same else {}
+    return {}
 
 
 def read_table_cursor(table: Table | None) -> Mapping[str, PublishedOffsets]:

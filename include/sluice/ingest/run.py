@@ -183,11 +183,12 @@ class _GroupRun:
         """Stage one batch; returns the error, if there was one."""
         topic = batch.topic
         gaps = self.contracts.topics[topic].transactional or bool(plan.state and plan.state.compacted)
+        epochs = plan.state.leader_epochs if plan.state else None
         try:
             done = retry_step(
                 self.context,
                 f"stage {topic}",
-                lambda: stage(self.context, batch, gaps_expected=gaps),
+                lambda: stage(self.context, batch, gaps_expected=gaps, leader_epochs=epochs),
                 on_retry=partial(self._record_retry, batch, None),
             )
         except Exception as error:

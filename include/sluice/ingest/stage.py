@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from sluice import timestamps
-from sluice.batch import RUN_ID, STEP, Batch
+from sluice.batch import LEADER_EPOCHS, RUN_ID, STEP, Batch
 from sluice.errors import AuditError, BatchOrderError, OffsetsMissingError, PlanLostError, TopicRecreatedError
 from sluice.formats.internal_columns import TIMESTAMP_MS
 from sluice.formats.logical_types import within_calendar
@@ -27,6 +27,7 @@ from sluice.ingest.branch_write import BranchWrite
 from sluice.ingest.context import Context
 from sluice.kafka import broker, java_settings, login
 from sluice.ledger import slices
+from sluice.offsets import Offsets, encode_offsets
 
 log = logging.getLogger(__name__)
 
@@ -107,12 +108,14 @@ def to_staging_rows(source: DataFrame, batch: Batch) -> DataFrame:
     )
 
 
-def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> StageResult:
+def stage(context: Context, batch: Batch, *, gaps_expected: bool, leader_epochs: Offsets | None = None) -> StageResult:
     """Stage one batch, unless it is staged already. On an error nothing becomes visible.
 
     Args:
         batch: a batch, or a slice of a backfill, which moves no cursor.
         gaps_expected: offsets may be missing, because the topic is compacted or written in transactions.
+        leader_epochs: per partition the epoch of its leader before the read, by which the next plan notices that the
+            log was truncated since.
 
     Raises:
         OffsetsMissingError: offsets are missing, and `gaps_expected` is false.
@@ -138,7 +141,7 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> StageResult
             return StageResult(batch, None, None, time.monotonic() - began)
         _check_next(batch, last)
     with write:
-        properties = {STEP: "stage", RUN_ID: context.run_id, **batch.properties()}
+        properties = {STEP: "stage", RUN_ID: context.run_id, **batch.properties(), **_epoch_properties(leader_epochs)}
         session = context.session(properties)
         target = write.spark_branch
         if batch.ranges_to_read:
@@ -172,6 +175,10 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> StageResult
 def _write(rows: DataFrame, target: str) -> None:
     # All rows go to one partition of the table, so they need no sort.
     rows.writeTo(target).option("fanout-enabled", "true").append()
+
+
+def _epoch_properties(leader_epochs: Offsets | None) -> dict[str, str]:
+    return {LEADER_EPOCHS: encode_offsets(leader_epochs)} if leader_epochs else {}
 
 
 def _check_same_batch(staging: Table, batch: Batch, last: Batch) -> None:

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -49,6 +49,8 @@ class TopicState:
         retention_ms: `retention.ms`; -1 if unlimited, or if `cleanup.policy` never deletes.
         retention_bytes: `retention.bytes` of each partition; -1 if unlimited.
         delete_retention_ms: `delete.retention.ms`; -1 if the topic is not compacted.
+        leader_epochs: per partition the epoch of its leader, one higher after each election; without partitions whose
+            broker does not report it.
     """
 
     topic: str
@@ -58,6 +60,7 @@ class TopicState:
     retention_ms: int
     retention_bytes: int = -1
     delete_retention_ms: int = -1
+    leader_epochs: Mapping[int, int] = field(default_factory=dict)
 
 
 def librdkafka_config(config: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -156,8 +159,10 @@ def describe_topics(client: AdminClient, topics: Iterable[str]) -> dict[str, Top
     found: dict[str, TopicState | SluiceError] = {**queries.errors}
     for name in described.keys() - queries.errors.keys():
         partitions = sorted(p.id for p in described[name].partitions)
-        marks = {p: OffsetRange(lows[name, p], ends[name, p]) for p in partitions}
-        found[name] = _topic_state(name, str(described[name].topic_id), marks, settings[name])
+        marks = {p: OffsetRange(int(lows[name, p].offset), int(ends[name, p].offset)) for p in partitions}
+        epochs = {p: int(epoch) for p in partitions if (epoch := ends[name, p].leader_epoch) is not None}
+        state = _topic_state(name, str(described[name].topic_id), marks, settings[name])
+        found[name] = replace(state, leader_epochs=epochs)
     return found
 
 
@@ -196,8 +201,8 @@ class _TopicQueries:
                 results[asked] = result
         return results
 
-    def list_offsets(self, described: Mapping[str, Any], spec: Any) -> dict[tuple[str, int], int]:
-        """Return the offset of each partition, up to the last stable offset."""
+    def list_offsets(self, described: Mapping[str, Any], spec: Any) -> dict[tuple[str, int], Any]:
+        """Return the offset of each partition, up to the last stable offset, with the epoch of its leader."""
         from confluent_kafka import IsolationLevel, TopicPartition
 
         asked = [TopicPartition(n, p.id) for n, d in described.items() if n not in self.errors for p in d.partitions]
@@ -207,7 +212,7 @@ class _TopicQueries:
             dict.fromkeys(asked, spec), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
         )
         results = self.await_all(futures, lambda tp: str(tp.topic))
-        return {(tp.topic, tp.partition): int(result.offset) for tp, result in results.items()}
+        return {(tp.topic, tp.partition): result for tp, result in results.items()}
 
     def describe_settings(self, names: Iterable[str]) -> dict[str, Any]:
         """Return the settings of each topic."""

@@ -1,15 +1,21 @@
 """What confluent-kafka has no public API for, as of version 2.16.1. Each has a test that fails when it gets one.
 
-Used by the login for Java and by the schema registry's client.
+Used by the login for Java, by the schema registry's client and by the check for truncated logs.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
+
+
+_TRUNCATED = re.compile(
+    r"log truncation detected at offset .*: broker end offset is (\d+)|No epoch found less or equal"
+)
 
 
 class RedirectError(Exception):
@@ -53,3 +59,15 @@ def parse_key_values(text: str) -> dict[str, str]:
     from confluent_kafka._util import librdkafka_string_parser
 
     return dict(librdkafka_string_parser.parse_key_values(text, ","))
+
+
+def truncated_at(text: str) -> int | None:
+    """Return the offset from which on a log was replaced, by the text of a consumer's error; None of another error.
+
+    librdkafka reports a truncation under the code that it has for all positions it cannot start from.
+
+    Returns:
+        0 if the log has no record that old.
+    """
+    found = _TRUNCATED.search(text)
+    return int(found[1] or 0) if found else None

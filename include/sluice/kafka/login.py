@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from sluice.errors import BrokerRefusedError, ConfigError
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError
+    from confluent_kafka import Consumer, KafkaError
     from confluent_kafka.admin import AdminClient
 
 Answer = TypeVar("Answer")
@@ -28,6 +28,7 @@ GRACE_S = 5.0
 _POLL_S = 0.1
 _login_errors: WeakKeyDictionary[AdminClient, list[str]] = WeakKeyDictionary()
 """Per client the last login error since its last successful request."""
+_settings: WeakKeyDictionary[AdminClient, dict[str, Any]] = WeakKeyDictionary()
 
 # The login error in Java's chain of causes.
 _IN_JAVA = re.compile(
@@ -68,12 +69,23 @@ def make_client(config: Mapping[str, Any]) -> AdminClient:
     try:
         client = AdminClient(settings)
     except KafkaException as error:
-        raise ConfigError(
-            f"Kafka's client rejects its settings: {error.args[0].str()}.",
-            next_step="Correct them in connection sluice_kafka, or SLUICE_KAFKA_CONFIG on the command line.",
-        ) from error
-    _login_errors[client] = errors
+        reason, where = error.args[0].str(), "connection sluice_kafka, or SLUICE_KAFKA_CONFIG on the command line"
+        correct = f"Correct them in {where}."
+        if "SASL mechanism GSSAPI" in reason:  # librdkafka's default; PyPI's wheels are built without it
+            correct = (
+                "Kerberos (GSSAPI, the default) is not supported: set sasl.mechanism to SCRAM-SHA-512, SCRAM-SHA-256, "
+                f"PLAIN or OAUTHBEARER, or use client certificates with security.protocol SSL, in {where}."
+            )
+        raise ConfigError(f"Kafka's client rejects its settings: {reason}.", next_step=correct) from error
+    _login_errors[client], _settings[client] = errors, with_system_cas(config)
     return client
+
+
+def make_consumer(client: AdminClient, settings: Mapping[str, Any]) -> Consumer:
+    """Return a consumer with the connection and the login of a client that `make_client` made."""
+    from confluent_kafka import Consumer
+
+    return Consumer({**_settings[client], **settings})
 
 
 def await_result(client: AdminClient, future: Future[Answer]) -> Answer:

@@ -12,7 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from sluice.contract.folder import Contracts
-from sluice.errors import OffsetsLostError, PlanLostError, RefusedError, SluiceError, StagingTrimmedError
+from sluice.errors import (
+    LogTruncatedError,
+    OffsetsLostError,
+    PlanLostError,
+    RefusedError,
+    SluiceError,
+    StagingTrimmedError,
+)
+from sluice.iceberg import table_names
 from sluice.ledger import accepted_gaps
 from sluice.ledger.ledger_rows import LedgerRow
 from sluice.ledger.offsets_table import ConflictError, Ledger
@@ -32,7 +40,9 @@ class Gap:
 
     Attributes:
         tables: the tables that will miss the records.
-        table: the one table concerned, if staging lost the records; None if Kafka did.
+        table: the one table concerned, if staging lost the records; the staging table, if `replaced`; None if Kafka
+            lost unread records.
+        replaced: Kafka's log was truncated: the tables have what Kafka lost, and lack what replaced it.
     """
 
     topic: str
@@ -40,12 +50,16 @@ class Gap:
     ranges: Ranges
     tables: tuple[str, ...]
     table: str | None = None
+    replaced: bool = False
 
     @classmethod
     def from_error(cls, error: SluiceError, tables: tuple[str, ...], table: str | None = None) -> Self:
         """The gap that an error of planning reports."""
+        topic = error.fields["topic"]
         lost = {int(p): OffsetRange(*r) for p, r in error.fields["lost"].items()}
-        return cls(error.fields["topic"], error.fields["topic_id"], lost, tables, table)
+        replaced = isinstance(error, LogTruncatedError)
+        about = ".".join(table_names.staging(topic)) if replaced else table
+        return cls(topic, error.fields["topic_id"], lost, tables, about, replaced)
 
     @property
     def span(self) -> int:
@@ -58,7 +72,8 @@ class Gap:
         return accepted_gaps.gap_rows(lost, who=decision.who, why=decision.why, table=self.table)
 
     def __str__(self) -> str:
-        return f"{self.topic} {encode_ranges(self.ranges)}: {self.span:,} offsets, missing in {', '.join(self.tables)}"
+        effect = "replaced in Kafka by records that are missing in" if self.replaced else "missing in"
+        return f"{self.topic} {encode_ranges(self.ranges)}: {self.span:,} offsets, {effect} {', '.join(self.tables)}"
 
 
 def find_gaps(name: str, inputs: PlanInputs) -> list[Gap]:
@@ -79,7 +94,7 @@ def find_gaps(name: str, inputs: PlanInputs) -> list[Gap]:
         settings = contracts.topics[topic]
         planned = plan.make_plan(contracts.group(settings.group), inputs)
         error = planned.broken.get(topic)
-        if isinstance(error, OffsetsLostError):
+        if isinstance(error, OffsetsLostError | LogTruncatedError):
             found.append(Gap.from_error(error, settings.tables))
         error = planned.stops.get(name)
         if isinstance(error, StagingTrimmedError) and error.fields["topic"] == topic:

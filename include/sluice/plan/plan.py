@@ -28,6 +28,7 @@ from sluice.ledger import accepted_gaps, backlog, consumers, ledger_rows, unfini
 from sluice.ledger import offsets_table as ledgers
 from sluice.ledger.ledger_rows import LedgerRow
 from sluice.ledger.offsets_table import Ledger
+from sluice.plan import truncation
 from sluice.plan import warnings as plan_warnings
 from sluice.plan.batches import TopicProgress, plan_topic
 from sluice.plan.model import GroupPlan, PlanInputs, TablePlan, TopicPlan
@@ -85,6 +86,7 @@ def make_plan(group: Group, inputs: PlanInputs, *, extend: bool = True) -> Group
     gaps = ledger.gaps(topics) if ledger else []
     known = backlog.find_known_batches(chosen, staging, readable, ledger, gaps)
     broken |= known.errors
+    broken = {**truncation.find_truncated(inputs.client, kafka, staging, gaps), **broken}
     batches = known.by_topic
     topic_plans: dict[str, TopicPlan] = {}
     for topic in sorted(topics, key=lambda t: backlog.last_staged_ms(staging.get(t))):

@@ -3,68 +3,18 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from sluice.embedded import jars
-from sluice.embedded.home import cache_folder
-from sluice.embedded.java import find_java
-from sluice.embedded.kafka_broker import SETTINGS, EmbeddedBroker
-from sluice.embedded.ports import HOST, free_port
+from sluice.embedded.kafka_broker import EmbeddedBroker
 from sluice.errors import BrokerUnavailableError, SluiceError
 from sluice.kafka import broker as brokers
+from tests.support.services.kafka_cluster import added_broker, until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
-
-
-def settings_of(broker: EmbeddedBroker, file: str) -> dict[str, str]:
-    lines = (broker.folder / file).read_text().splitlines()
-    return dict(line.split("=", 1) for line in lines if "=" in line)
-
-
-@contextmanager
-def second(first: EmbeddedBroker, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Another broker of the first one's cluster."""
-    (folder / "data").mkdir(parents=True)
-    own = f"PLAINTEXT://{HOST}:{free_port({first.port})}"
-    settings = {
-        **SETTINGS,
-        "process.roles": "broker",
-        "node.id": "2",
-        "listeners": own,
-        "advertised.listeners": own,
-        "controller.quorum.voters": settings_of(first, "server.properties")["controller.quorum.voters"],
-        "log.dirs": str(folder / "data"),
-    }
-    config = folder / "server.properties"
-    config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    java = find_java(cache_folder())
-    command = [str(java.executable), "-Xmx256m", "-cp", f"{jars.ensure_jars(jars.KAFKA, java=java)}/*"]
-    cluster = settings_of(first, "data/meta.properties")["cluster.id"]
-    with (folder / "kafka.log").open("wb") as log:
-        told = {"stdout": log, "stderr": subprocess.STDOUT}
-        making = [*command, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config)]
-        subprocess.run(making, check=True, **told)  # type: ignore[call-overload]
-        running = subprocess.Popen([*command, "kafka.Kafka", str(config)], **told)  # type: ignore[call-overload]
-    try:
-        yield running
-    finally:
-        running.kill()
-        running.wait()
-
-
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def look(client: AdminClient) -> dict[str, brokers.TopicState | SluiceError]:
@@ -72,7 +22,9 @@ def look(client: AdminClient) -> dict[str, brokers.TopicState | SluiceError]:
 
 
 def test_a_broker_dies_and_only_what_it_alone_held_is_unavailable(tmp_path: Path) -> None:
-    with EmbeddedBroker(tmp_path / "one") as first, second(first, tmp_path / "two") as other:
+    with EmbeddedBroker(tmp_path / "one") as first, added_broker(first, tmp_path / "two") as second:
+        other = second.process
+        assert other
         client = brokers.make_admin_client({"bootstrap.servers": first.bootstrap})
         until(lambda: len(client.list_topics(timeout=10).brokers) == 2)
         placed = [

@@ -28,6 +28,19 @@ def test_a_redirect_without_the_workaround_does_not_say_where_to() -> None:
         assert (redirect.value.status, redirect.value.host) == (302, "sso.example")
 
 
+def test_librdkafka_has_one_code_for_all_positions_that_it_cannot_start_from() -> None:
+    # tests/system/embedded/test_truncated_log.py meets the first of these texts, from a real broker.
+    truncated = (
+        "Partition log truncation detected at offset 150 (leader epoch 0): broker end offset is 100 (offset leader "
+        "epoch 0). Reset to INVALID.: Local: Partition log truncation detected (broker 3)"
+    )
+    assert compat.truncated_at(truncated) == 100
+    assert (
+        compat.truncated_at("No epoch found less or equal to offset 5 (leader epoch 0): broker end offset is -1") == 0
+    )
+    assert compat.truncated_at("fetch failed due to requested offset not available on the broker") is None
+
+
 def test_the_client_exports_no_exception_of_its_http_library() -> None:
     exported = [getattr(confluent_kafka.schema_registry, name) for name in confluent_kafka.schema_registry.__all__]
     errors = {each.__name__ for each in exported if isinstance(each, type) and issubclass(each, Exception)}

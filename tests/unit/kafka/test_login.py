@@ -107,3 +107,9 @@ LOGIN = "javax.security.auth.login.LoginException: "
 def test_what_java_says_of_it_is_found_in_sparks_error(text: str, said: str | None) -> None:
     found = login.login_error_from_spark(Exception(f"An error occurred while calling o1.append.\n: {text}"))
     assert (found and found.message) == (said and f"Login to Kafka failed{said}")
+
+
+@pytest.mark.parametrize("named", [{}, {"sasl.mechanism": "GSSAPI"}])
+def test_kerberos_is_refused_with_what_to_use_instead(named: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"Kerberos .* is not supported: set sasl.mechanism to SCRAM-SHA-512"):
+        login.make_client({"bootstrap.servers": NOBODY, "security.protocol": "SASL_SSL", **named})
