@@ -178,9 +178,9 @@ def read_end_offsets(client: AdminClient, topics: Iterable[str]) -> dict[str, Of
     queries, ends = _TopicQueries(client), dict[str, dict[int, int]]()
     if names := sorted(set(topics)):
         described = queries.await_all(_request_descriptions(client, names), str)
-        for (topic, partition), offset in queries.list_offsets(described, OffsetSpec.latest()).items():  # type: ignore[no-untyped-call]
-            ends.setdefault(topic, {})[partition] = offset
-    return {topic: found for topic, found in ends.items() if topic not in queries.errors}
+        for (topic, partition), found in queries.list_offsets(described, OffsetSpec.latest()).items():  # type: ignore[no-untyped-call]
+            ends.setdefault(topic, {})[partition] = int(found.offset)
+    return {topic: offsets for topic, offsets in ends.items() if topic not in queries.errors}
 
 
 class _TopicQueries:
