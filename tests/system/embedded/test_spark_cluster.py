@@ -1,4 +1,4 @@
-"""`make up SPARK=…`: the embedded stack's Airflow sends its applications to a cluster; a master that is away is named."""
+"""`make up SPARK=…`: the embedded stack sends its applications to a cluster; a master that is away is named."""
 
 from __future__ import annotations
 
