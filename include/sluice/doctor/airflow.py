@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Set
 from sluice import airflow_process
 from sluice.contract import folder as contract_folder
 from sluice.contract.folder import Group
+from sluice.contract.groups import SparkSettings
 from sluice.doctor.findings import SkippedError
 from sluice.embedded import spark_master
 from sluice.errors import ConfigError
@@ -91,7 +92,8 @@ def _check_masters(masters: Mapping[str, str]) -> str:
 
 
 def _spark_connections(groups: Iterable[Group]) -> set[str]:
-    return {group.settings.spark.connection for group in groups}
+    """The connections that groups use; before there is a group, the one that it uses by default."""
+    return {group.settings.spark.connection for group in groups} or {SparkSettings().connection}
 
 
 def _connection_problems(spark: Set[str], found: Mapping[str, str]) -> list[str]:

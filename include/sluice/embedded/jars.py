@@ -1,6 +1,6 @@
 """The pinned jars: fetches those of `jars.lock`, checks their SHA-256 and keeps them in the cache.
 
-Each set (`spark`, `spark-s3`, `kafka`, `registry`) has a folder named after a hash of its pins, so versions of a set never mix.
+Each set (`spark`, `spark-s3`, `kafka`, `registry`) has a folder named after a hash of its pins: versions never mix.
 """
 
 from __future__ import annotations
