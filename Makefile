@@ -15,6 +15,10 @@ RUN := PYTHONPATH=include $(PY)
 INSTALL := $(UV) pip install --require-hashes --build-constraints requirements.txt --compile-bytecode --python $(PY)
 COMPILE := $(UV) pip compile --generate-hashes --python-version 3.11 --no-annotate --no-header --no-emit-index-url --quiet
 TESTS ?=
+# A variable of the shell that is called SPARK is not meant.
+ifeq ($(origin SPARK),command line)
+export SLUICE_SPARK_MASTER := $(SPARK)
+endif
 # Tests of backfill, schema changes, maintenance and operations.
 OPERATIONS := $(patsubst %,tests/spark/%,backfill/test_backfill.py backfill/test_races.py evolve ingest/test_kills.py maintain operate)
 # Spark tests that run with the tests without Spark, so that the three parts take about as long.
@@ -22,7 +26,7 @@ BESIDE := $(patsubst %,tests/spark/%,iceberg/test_catalogs.py ingest/test_proper
 # Tests that run on a standalone cluster too: executors are other processes, which get the package and the jars.
 ON_A_CLUSTER := $(patsubst %,tests/spark/%,formats/test_formats.py formats/test_decode.py ingest/test_main_path.py \
   ingest/test_expectations.py kafka/test_registry.py maintain/test_maintain.py backfill/test_backfill.py backfill/test_refusals.py \
-  operate/test_accept_gap.py ingest/test_cluster.py ingest/test_leader_killed.py)
+  operate/test_accept_gap.py ingest/test_cluster.py ingest/test_leader_killed.py) tests/system/embedded/test_spark_cluster.py
 
 .PHONY: pictures rooms type-tables cli-reference contract-reference references check help setup setup-dev jars demo up down status test test-thorough test-infra lint style types format bench soak dist docs requirements clean
 
@@ -41,7 +45,7 @@ jars: $(VENV)/.runtime ## fetch and verify the pinned jars into the cache (~/.ca
 demo: setup jars ## ingest 340,000 records through Kafka, Airflow and Spark, and check every value; stops what it started
 	@$(RUN) -m sluice demo
 
-up: setup jars ## start broker, catalog, warehouse, schema registry (not with REGISTRY=no) and Airflow; with ONLY=kafka the broker alone
+up: setup jars ## start broker, catalog, warehouse, schema registry (not with REGISTRY=no) and Airflow; ONLY=kafka: the broker alone; SPARK=spark://host:7077: on a Spark cluster
 	@$(RUN) -m sluice.embedded up $(if $(filter no,$(REGISTRY)),--no-registry) $(if $(ONLY),--only $(ONLY))
 
 down: setup ## stop the services that make up started; the data stays

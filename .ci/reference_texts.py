@@ -59,6 +59,8 @@ VARIABLES: dict[str, dict[str, str]] = {
         "SLUICE_KAFKA_PORT": "Kafka's port. Default: a free one, which the stack keeps.",
         "SLUICE_REGISTRY_PORT": "The schema registry's port; likewise.",
         "SLUICE_PAGES_PORT": "Airflow's port; likewise.",
+        "SLUICE_SPARK_MASTER": "Spark's master for Airflow's connection, as `make up SPARK=…` sets it; the stack keeps "
+        "it. Default: `local[2]`.",
         "SLUICE_PAGES_URL": "Airflow's address; in `.sluice/env`.",
         "SLUICE_PAGES_USER": "The user who logs in to it; in `.sluice/env`.",
         "SLUICE_PAGES_PASSWORD": "That user's password; in `.sluice/env`.",

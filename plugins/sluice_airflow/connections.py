@@ -11,6 +11,7 @@ from airflow.sdk import Connection
 from sluice.contract import folder as contract_folder
 from sluice.contract.folder import Contracts
 from sluice.contract.groups import GroupSettings
+from sluice.embedded import spark_master
 from sluice.errors import TerminalError
 from sluice.iceberg import availability
 from sluice.kafka import airflow_connections, connections
@@ -88,6 +89,12 @@ def deploy_modes(groups: Iterable[GroupSettings]) -> dict[str, str]:
     names = {KAFKA_CONNECTION, REGISTRY_CONNECTION, *(each.spark.connection for each in groups)}
     found = {name: _get_connection(name) for name in sorted(names)}
     return {name: deploy_mode(each) for name, each in found.items() if each}
+
+
+def spark_masters(groups: Iterable[GroupSettings]) -> dict[str, str]:
+    """The masters that the groups' connections name, by connection, of those that exist."""
+    found = {name: _get_connection(name) for name in {each.spark.connection for each in groups}}
+    return {name: spark_master.of_connection(c.conn_type, c.host, c.port) for name, c in found.items() if c}
 
 
 def deploy_mode(connection: Connection) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import yaml
 
 from sluice.embedded.home import REPOSITORY, cache_folder
 from tests.support.compose import COMPOSE
@@ -134,3 +135,29 @@ def test_compose_itself_accepts_the_file():
     assert done.returncode == 0, done.stderr
     env.pop("POSTGRES_PASSWORD")
     assert subprocess.run(command, env=env, capture_output=True, check=False).returncode != 0
+
+
+def test_the_override_for_a_rest_catalog_and_s3_fits_the_file():
+    page = (REPOSITORY / "docs" / "deploy" / "containers.md").read_text("utf-8")
+    (text,) = re.findall(r"```yaml\n(x-lake.*?)```", page, re.DOTALL)
+    override = yaml.safe_load(text)
+    assert not list(jsonschema.Draft7Validator(SCHEMA).iter_errors(override))
+    on_the_catalog = {
+        name
+        for name, service in COMPOSE["services"].items()
+        if "PYICEBERG_CATALOG__LAKE__URI" in service.get("environment", {}) and service["restart"] != "no"
+    }
+    assert set(override["services"]) == on_the_catalog
+    for name in ("CREDENTIAL", "S3__SECRET_ACCESS_KEY"):
+        assert re.fullmatch(r"\$\{\w+:\?.*\}", override["x-lake"]["environment"][f"PYICEBERG_CATALOG__LAKE__{name}"])
+
+
+def test_the_values_for_airflows_chart_hold_no_secret_and_know_the_variables():
+    values = yaml.safe_load((REPOSITORY / "docs" / "deploy" / "helm-values.yaml").read_text("utf-8"))
+    known = (REPOSITORY / "docs" / "reference" / "environment.md").read_text("utf-8")
+    names = [each["name"] for each in values["env"]] + [each["envName"] for each in values["secret"]]
+    assert all(f"`{name}`" in known for name in names if name.startswith("SLUICE_"))
+    assert not [name for name in (each["name"] for each in values["env"]) if re.search("KEY|SECRET|CREDENTIAL", name)]
+    assert values["workers"]["securityContexts"]["container"]["readOnlyRootFilesystem"]
+    mounted = {each["mountPath"] for each in values["workers"]["extraVolumeMounts"]}
+    assert {each["value"] for each in values["env"] if each["name"] == "SLUICE_HOME"} | {"/tmp"} == mounted

@@ -249,7 +249,8 @@ def _files(folder: Path, problems: list[Problem]) -> list[Path]:
             each.name for each in folder.iterdir() if each.suffix in {".yaml", ".yml"} and each.name[0] != "."
         )
     except OSError as error:
-        hint = f"; {FOLDER_VARIABLE} names the folder of contracts"
+        create = "create it, or name another: " if isinstance(error, FileNotFoundError) else ""
+        hint = f"; {create}{FOLDER_VARIABLE} names the folder of contracts"
         problems.append(Problem(str(folder), 0, "", f"cannot be read: {error.strerror}{hint}"))
         return []
     tables = [folder / name for name in names if name not in {GROUPS_FILE, DEFAULTS_FILE, *_MISNAMED}]

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Set
 from sluice import airflow_process
 from sluice.contract import folder as contract_folder
 from sluice.contract.folder import Group
+from sluice.contract.groups import SparkSettings
 from sluice.doctor.findings import SkippedError
+from sluice.embedded import spark_master
 from sluice.errors import ConfigError
 from sluice.kafka import airflow_connections
 from sluice.kafka.connections import KAFKA_CONN_ID, REGISTRY_CONN_ID
@@ -26,7 +28,7 @@ def check_airflow(seconds: float) -> str:
 
     Raises:
         SkippedError: Airflow is not installed, or not configured here.
-        TimeoutError: it did not answer in time.
+        TimeoutError: it, or the master of a Spark cluster, did not answer in time.
         ConfigError: something is missing.
     """
     if not airflow_process.is_installed():
@@ -49,17 +51,21 @@ def check_airflow(seconds: float) -> str:
             next_step="Create pools by `sluice airflow setup`, connections as docs/connect/platform.md shows; put "
             "plugins/ into Airflow's plugins folder, or install the wheel.",
         )
+    hosts = {name: host for name, host in found["hosts"].items() if name in spark}
+    answering = _check_masters({name: spark_master.of_connection(*host) for name, host in hosts.items()})
     named = ", ".join(sorted(found["connections"])) or "none"
-    return f"connections {named}; pools {', '.join(sorted(pools)) or 'none'}; the plugin is loaded"
+    return f"connections {named}{answering}; pools {', '.join(sorted(pools)) or 'none'}; the plugin is loaded"
 
 
-def check_connections(found: Mapping[str, str]) -> str:
+def check_connections(found: Mapping[str, str], masters: Mapping[str, str]) -> str:
     """Check the connections that the groups use, as a task gets them.
 
     Args:
         found: those that exist, with their deploy mode.
+        masters: Spark's master of those that name one.
 
     Raises:
+        TimeoutError: the master of a Spark cluster did not answer.
         ConfigError: one is missing, or has another deploy mode than client.
     """
     spark = _spark_connections(contract_folder.load_contracts(strict=False).groups.values())
@@ -68,11 +74,26 @@ def check_connections(found: Mapping[str, str]) -> str:
             f"In Airflow, {'; '.join(problems)}.",
             next_step="Create or correct the connections as docs/connect/platform.md shows.",
         )
-    return f"connections {', '.join(sorted(found)) or 'none'}; `sluice doctor airflow` checks pools and the plugin too"
+    named = ", ".join(sorted(found)) or "none"
+    return f"connections {named}{_check_masters(masters)}; `sluice doctor airflow` checks pools and the plugin too"
+
+
+def _check_masters(masters: Mapping[str, str]) -> str:
+    """Connect to the standalone masters among these, by connection; return those that answer, as a text.
+
+    Raises:
+        TimeoutError: one does not answer. Spark itself would try for a minute, at each run.
+    """
+    problems = {name: spark_master.find_problem(master) for name, master in masters.items()}
+    if away := [f"connection {name}: {text}" for name, text in sorted(problems.items()) if text]:
+        raise TimeoutError(f"Spark's master, by Airflow {'; '.join(away)}")
+    there = sorted({master for master in masters.values() if spark_master.addresses(master)})
+    return "".join(f"; {each} answers" for each in there)
 
 
 def _spark_connections(groups: Iterable[Group]) -> set[str]:
-    return {group.settings.spark.connection for group in groups}
+    """The connections that groups use; before there is a group, the one that it uses by default."""
+    return {group.settings.spark.connection for group in groups} or {SparkSettings().connection}
 
 
 def _connection_problems(spark: Set[str], found: Mapping[str, str]) -> list[str]:

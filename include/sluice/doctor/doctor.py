@@ -25,7 +25,11 @@ RunShell = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def make_checks(
-    patience: float, run_shell: RunShell, *, connections: Mapping[str, str] | None = None
+    patience: float,
+    run_shell: RunShell,
+    *,
+    connections: Mapping[str, str] | None = None,
+    masters: Mapping[str, str] | None = None,
 ) -> dict[str, Check]:
     """Make the checks, by name.
 
@@ -34,6 +38,7 @@ def make_checks(
         run_shell: runs SQL in Spark's shell on the catalog, with `subprocess.run`'s options.
         connections: Airflow's that the groups use, with their deploy mode, as a task gets them: it can't ask Airflow's
             database. None: Airflow is asked.
+        masters: Spark's master of each of these connections; with `connections` only.
     """
     # The checks run in threads: two that import this package at once can meet a module that is half initialised.
     with suppress(ImportError):  # `versions` reports a missing package
@@ -46,7 +51,7 @@ def make_checks(
     if connections is None:
         ask_airflow = partial(airflow.check_airflow, process)
     else:
-        ask_airflow = partial(airflow.check_connections, connections)
+        ask_airflow = partial(airflow.check_connections, connections, masters or {})
     steps: dict[str, tuple[Callable[[], str], float]] = {
         "versions": (software.check_versions, patience),
         "java": (software.check_java, patience),

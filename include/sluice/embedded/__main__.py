@@ -46,7 +46,7 @@ def _run(chosen: argparse.Namespace) -> int:
         return STATUS_CODES.get(status.condition, 1)
     elif chosen.command == "jars":
         for name in [chosen.of] if chosen.of else jars.read_lock():
-            if chosen.of or name != jars.REGISTRY:  # large and optional: fetched when the registry starts
+            if chosen.of or name not in jars.OPTIONAL:
                 print(f"{name}: {jars.ensure_jars(name)}")
     else:
         relock.write_lock()
@@ -66,7 +66,10 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("status", help="show each service and its address; exit code 0 running, 3 stopped, 1 failed")
     fetch = commands.add_parser("jars", help="fetch and verify the pinned jars")
     fetch.add_argument(
-        "of", nargs="?", choices=[jars.SPARK, jars.KAFKA], help="those of Spark's driver, or of the broker"
+        "of",
+        nargs="?",
+        choices=[jars.SPARK, jars.SPARK_S3, jars.KAFKA],
+        help="Spark's, Spark's with S3, or the broker's",
     )
     commands.add_parser("lock", help="resolve the jars again and write jars.lock")
     return parser

@@ -108,7 +108,7 @@ def _airflow_env(home: Home, state: StackState, bootstrap: str) -> dict[str, str
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "AIRFLOW_CONN_SLUICE_KAFKA": json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": bootstrap}}),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(
-            {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
+            {"conn_type": "spark", "host": state.spark, "extra": {"deploy-mode": "client"}}
         ),
     }
 

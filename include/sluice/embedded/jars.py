@@ -1,6 +1,6 @@
 """The pinned jars: fetches those of `jars.lock`, checks their SHA-256 and keeps them in the cache.
 
-Each set (`spark`, `kafka`, `registry`) has a folder named after a hash of its pins, so versions of a set never mix.
+Each set (`spark`, `spark-s3`, `kafka`, `registry`) has a folder named after a hash of its pins: versions never mix.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ from sluice.embedded.java import Java, find_java
 
 LOCK = Path(__file__).with_name("jars.lock")
 SPARK = "spark"
+SPARK_S3 = "spark-s3"
+"""Spark's, and Iceberg's client for a warehouse on S3."""
 KAFKA = "kafka"
 REGISTRY = "registry"
+OPTIONAL = (SPARK_S3, REGISTRY)
+"""Large sets, which are fetched where they are needed."""
 
 Lock = Mapping[str, Mapping[Coordinate, str]]
 
@@ -52,7 +56,7 @@ def ensure_jars(name: str, *, lock: Lock | None = None, cache: Path | None = Non
     """Return the folder with all jars of a set, verified; fetch missing and damaged jars first.
 
     Args:
-        name: The set: `spark`, `kafka` or `registry`.
+        name: The set: `spark`, `spark-s3`, `kafka` or `registry`.
         lock: The pins; by default those of the repository.
         cache: The cache folder; by default the user's.
         java: The Java to run Ivy on; by default `find_java`'s.

@@ -11,7 +11,7 @@ from sluice.embedded import ivy
 from sluice.embedded.failure import say
 from sluice.embedded.home import cache_folder
 from sluice.embedded.ivy import Coordinate
-from sluice.embedded.jars import KAFKA, LOCK, REGISTRY, SPARK, sha256
+from sluice.embedded.jars import KAFKA, LOCK, REGISTRY, SPARK, SPARK_S3, sha256
 from sluice.embedded.java import find_java
 
 HEADER = """\
@@ -33,23 +33,22 @@ class JarSet:
     transitive: bool
 
 
+# Not transitive: PySpark already contains most of their dependencies; the others are listed.
+SPARK_JARS = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1",
+    "org.apache.spark:spark-avro_2.13:4.1.1",
+    # The token provider of 4.1.x is not in every repository; 4.0.0 has the same interface.
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+    "org.apache.kafka:kafka-clients:3.9.1",
+    "org.apache.commons:commons-pool2:2.12.1",
+    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+    # The catalogs of `make up` and of docker-compose.yaml.
+    "org.xerial:sqlite-jdbc:3.50.3.0",
+    "org.postgresql:postgresql:42.7.13",
+)
 SETS = {
-    # Not transitive: PySpark already contains most of their dependencies; the others are listed.
-    SPARK: JarSet(
-        (
-            "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1",
-            "org.apache.spark:spark-avro_2.13:4.1.1",
-            # The token provider of 4.1.x is not in every repository; 4.0.0 has the same interface.
-            "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
-            "org.apache.kafka:kafka-clients:3.9.1",
-            "org.apache.commons:commons-pool2:2.12.1",
-            "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
-            # The catalogs of `make up` and of docker-compose.yaml.
-            "org.xerial:sqlite-jdbc:3.50.3.0",
-            "org.postgresql:postgresql:42.7.13",
-        ),
-        transitive=False,
-    ),
+    SPARK: JarSet(SPARK_JARS, transitive=False),
+    SPARK_S3: JarSet((*SPARK_JARS, "org.apache.iceberg:iceberg-aws-bundle:1.12.0"), transitive=False),
     # Kafka logs through SLF4J without a backend; without log4j-slf4j-impl there are no logs.
     KAFKA: JarSet(
         ("org.apache.kafka:kafka_2.13:4.3.1", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"),

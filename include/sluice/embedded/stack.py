@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from sluice.embedded import airflow_services, jars
+from sluice.embedded import airflow_services, jars, spark_master
 from sluice.embedded.caller_env import ignored_variables
 from sluice.embedded.env import USER, pages_url, service_env, stack_env, write_env
 from sluice.embedded.failure import StackError, say
@@ -45,12 +45,14 @@ def up(home: Home, *, only: str | None = None, registry: bool = True) -> None:
         registry: Whether to start the schema registry.
 
     Raises:
-        StackError: A port is taken or a service does not start; the services that this call started are stopped.
+        StackError: A port is taken, a service does not start, or Spark's master can't be used; the services that this
+            call started are stopped.
     """
     with lock_stack(home):
         state = load_state(home)
         wanted = (KAFKA,) if only else (KAFKA, *([REGISTRY] if registry else []), *AIRFLOW)
         missing = _missing(state, wanted)
+        _choose_spark(state, airflow_starts=bool(set(AIRFLOW) & set(missing)))
         if not missing:
             say(f"already running: {_addresses(home, state)}")
             return
@@ -150,6 +152,18 @@ def _choose_ports(state: StackState, missing: list[str]) -> None:
         state.ports[use] = port
 
 
+def _choose_spark(state: StackState, *, airflow_starts: bool) -> None:
+    """Take the master that the user names; it is stored, as ports are. Airflow reads it when it starts."""
+    chosen = os.environ.get(spark_master.VARIABLE) or state.spark
+    if airflow_starts:
+        spark_master.check_for_stack(chosen)
+        state.spark = chosen
+    elif chosen != state.spark and set(AIRFLOW) <= set(state.services):
+        raise StackError(
+            f"the stack runs with Spark on {state.spark}", next_step=f"make down, then make up SPARK={chosen}"
+        )
+
+
 def _start(home: Home, state: StackState, missing: list[str], started: dict[str, StartedService]) -> None:
     """Start services, fill `started` with each, and wait until all answer."""
     java = find_java(cache_folder())
@@ -202,4 +216,5 @@ def _addresses(home: Home, state: StackState) -> str:
     text = f"Kafka on {HOST}:{state.ports['kafka']}"
     if set(AIRFLOW) <= set(state.services):
         text += f", Airflow on {pages_url(state)} (user {USER}, password: SLUICE_PAGES_PASSWORD in {home.env_file})"
+        text += f", Spark on {state.spark}" if state.spark != spark_master.LOCAL else ""
     return text

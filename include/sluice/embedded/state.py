@@ -18,6 +18,7 @@ from sluice.embedded.failure import StackError, say
 from sluice.embedded.home import Home
 from sluice.embedded.private_files import write_private
 from sluice.embedded.process import ProcessIdentity
+from sluice.embedded.spark_master import LOCAL
 
 
 class ServiceRecord(BaseModel, extra="forbid"):
@@ -43,6 +44,7 @@ class StackState(BaseModel, extra="forbid"):
         password: The password of Airflow's user `admin`.
         fernet_key: The key with which Airflow encrypts connections and variables.
         jwt_secret: The secret with which Airflow signs its tokens.
+        spark: Spark's master, as `spark.master`.
         airflow_version: The Airflow version of the metadata database's schema.
         services: The started services by name.
     """
@@ -52,6 +54,7 @@ class StackState(BaseModel, extra="forbid"):
     password: str = Field(default_factory=lambda: secrets.token_urlsafe(12))
     fernet_key: str = Field(default_factory=lambda: Fernet.generate_key().decode())
     jwt_secret: str = Field(default_factory=lambda: secrets.token_urlsafe(64))
+    spark: str = LOCAL
     airflow_version: str = ""
     services: dict[str, ServiceRecord] = Field(default_factory=dict)
 

@@ -56,7 +56,8 @@ def build(
     if not folder.is_dir():
         raise ConfigError(
             f"The folder of contracts {folder} does not exist.",
-            next_step=f"Name it as `contracts` of dags.build(), and by {contract_folder.FOLDER_VARIABLE}.",
+            next_step="Create it, or name another: as `contracts` of dags.build(), and by "
+            f"{contract_folder.FOLDER_VARIABLE}.",
         )
     options = DagOptions(owner, tuple(tags))
     for part in _needed_parts():

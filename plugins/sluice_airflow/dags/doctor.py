@@ -38,8 +38,9 @@ def check(*, params: Any = None) -> None:
 
     connections.export_kafka_config()
     connections.export_registry_config()
-    modes = connections.deploy_modes(g.settings for g in contract_folder.load_contracts(strict=False).groups.values())
-    checks = doctor.make_checks(PATIENCE_S, _run_shell, connections=modes)
+    groups = [each.settings for each in contract_folder.load_contracts(strict=False).groups.values()]
+    modes, masters = connections.deploy_modes(groups), connections.spark_masters(groups)
+    checks = doctor.make_checks(PATIENCE_S, _run_shell, connections=modes, masters=masters)
     if unknown := [each for each in params["checks"] if each not in checks]:
         raise AirflowFailException(f"No check is named {', '.join(unknown)}. The checks are {', '.join(checks)}.")
     chosen = [each for name, each in checks.items() if name in (params["checks"] or checks)]

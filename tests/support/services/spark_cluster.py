@@ -12,6 +12,8 @@ from urllib.request import urlopen
 
 import pyspark
 
+from sluice.embedded.home import cache_folder
+from sluice.embedded.java import find_java
 from sluice.embedded.ports import HOST, free_port
 from tests.support.services.java_server import JavaServer
 
@@ -29,7 +31,8 @@ class _Daemon(JavaServer):
         home = Path(pyspark.__file__).parent
         command = ["-cp", f"{home}/jars/*", f"org.apache.spark.deploy.{program}", *ports, *arguments]
         # Spark's own scripts set the version of Scala: a worker starts executors by the same launcher.
-        return command, {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST, "SPARK_SCALA_VERSION": "2.13"}
+        variables = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST, "SPARK_SCALA_VERSION": "2.13"}
+        return command, {**variables, "JAVA_HOME": str(find_java(cache_folder()).home)}
 
     def state(self) -> dict[str, Any]:
         """What its page says of it."""

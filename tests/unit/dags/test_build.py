@@ -106,7 +106,7 @@ def test_a_setting_that_the_pages_would_not_know_is_an_import_error_with_the_nex
     (error,) = load(folder, BUILD.format('contracts="contracts"'), SLUICE_CONTRACTS="/elsewhere")["errors"]
     assert f"Next step: Set SLUICE_CONTRACTS={folder / 'contracts'} in the environment" in error
     (error,) = load(folder, BUILD.format('contracts="/not/there"'))["errors"]
-    assert "The folder of contracts /not/there does not exist." in error
+    assert "The folder of contracts /not/there does not exist. Next step: Create it, or name another" in error
 
 
 def test_a_broken_contract_stops_no_other_group_and_the_check_shows_it(folder: Path) -> None:

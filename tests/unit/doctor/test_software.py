@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from sluice.doctor import airflow, doctor, software
 from sluice.doctor.findings import SkippedError
+from sluice.embedded import spark_master
+from sluice.embedded.ports import HOST
 from sluice.errors import ConfigError
 
 pytestmark = pytest.mark.unit
@@ -91,3 +94,38 @@ def test_airflow_that_is_not_configured_is_skipped(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     with pytest.raises(SkippedError, match="not configured here"):
         airflow.check_airflow(5)
+
+
+def test_the_master_of_a_cluster_is_connected_to() -> None:
+    with socket.create_server((HOST, 0)) as listening:
+        master = f"spark://{HOST}:{listening.getsockname()[1]}"
+        modes = {"spark_default": "client", "sluice_kafka": "client"}
+        assert f"{master} answers" in airflow.check_connections(modes, {"spark_default": master})
+    with pytest.raises(TimeoutError, match=f"connection spark_default: {master} does not answer: .*refused"):
+        airflow.check_connections(modes, {"spark_default": master})
+
+
+@pytest.mark.parametrize(
+    ("connection", "master"),
+    [
+        (("spark", "local[2]", None), "local[2]"),
+        (("spark", "spark://a", 7077), "spark://a:7077"),
+        (("spark", "a", 7077), "spark://a:7077"),
+        (("spark", "spark://a:1,b:2", None), "spark://a:1,b:2"),
+        (("spark", None, None), "spark://"),
+    ],
+)
+def test_a_connection_names_the_master_that_the_provider_makes_of_it(
+    connection: tuple[str, str | None, int | None], master: str
+) -> None:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+    from airflow.sdk import Connection
+
+    kind, host, port = connection
+    assert spark_master.of_connection(kind, host, port) == master
+
+    class Hook(SparkSubmitHook):
+        def get_connection(self, conn_id: str) -> Connection:  # type: ignore[override]
+            return Connection(conn_id=conn_id, conn_type=kind, host=host, port=port)
+
+    assert Hook(conn_id="c")._resolve_connection()["master"] == master
