@@ -12,6 +12,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 STARTUP_WARNINGS = ("WARNING: Using incubator modules", "WARNING: package sun.security.action not in java.base")
 # How YARN's diagnostics and the state of a pod, which the provider quotes in its error, give the driver's exit code.
 _REPORTED_EXIT_CODE = re.compile(r"User application exited with status (\d+)|phase=Failed exit_code=(\d+)")
+_SUBMITTED_POD = re.compile(r"submission ID [^\s:]+:(\S+-driver)\b")
 # The provider keeps a finished pod's state, and would take it for the state of a later pod of the same task.
 POD_STATE_KEY = "k8s_driver_status"
 
@@ -80,7 +81,14 @@ class ExitCodeHook(SparkSubmitHook):
 
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
         lines = (line for line in itr if line.strip() and not line.startswith(STARTUP_WARNINGS))
-        super()._process_spark_submit_log(lines)
+        super()._process_spark_submit_log(self._find_pod(lines) if self._is_kubernetes else lines)
+
+    def _find_pod(self, lines: Iterator[str]) -> Iterator[str]:
+        """Note the driver's pod: the provider finds it in namespace `spark` only."""
+        for line in lines:
+            if found := _SUBMITTED_POD.search(line):
+                self._kubernetes_driver_pod = found[1]
+            yield line
 
 
 def is_unknown_application(error: RuntimeError) -> bool:

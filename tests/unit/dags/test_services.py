@@ -1,4 +1,4 @@
-"""Another service submits: the recipe for the Spark operator in docs/deploy/submitting.md, against a stub of its API."""
+"""Another service submits: docs/deploy/submitting.md's recipe of the Spark operator, against a stub of its API."""
 
 from __future__ import annotations
 
