@@ -24,11 +24,11 @@ pytestmark = [pytest.mark.infra, pytest.mark.timeout(900)]
 SECRET = "s3cret-of-kafka"
 
 SUBMIT = """
-import json, sys
+import json, sys, time
 from sluice.contract.groups import GroupSettings
 from sluice_airflow.operators import BackfillOperator, IngestOperator, MaintainOperator
 
-which, group, run_id, more = sys.argv[1:]
+which, group, run_id, more, cancel = sys.argv[1:]
 conf = {"spark.executor.instances": "1", "spark.executor.memoryOverhead": "256m", "spark.driver.memoryOverhead": "256m"}
 settings = GroupSettings.model_validate(
     {"spark": {"conf": conf, "executor_memory": "768m", "driver_memory": "768m"}}
@@ -45,6 +45,16 @@ class Store(dict):
         self.pop(key, None)
 
 
+def end_when_it_runs(external_id, context):
+    while operator._ready.query_yarn_application_status(external_id) != "RUNNING":
+        time.sleep(0.5)
+    operator.on_kill()
+    poll(external_id, context)
+
+
+poll = operator.poll_until_complete
+if cancel:
+    operator.poll_until_complete = end_when_it_runs
 store, seen = Store(), []
 store.set = lambda key, value: (seen.append(value), dict.__setitem__(store, key, value))
 try:
@@ -84,7 +94,8 @@ def submit(yarn: Yarn, tmp_path: Path) -> Callable[..., dict[str, Any]]:
             "PYSPARK_PYTHON": sys.executable,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
-        found: dict[str, Any] = run_in_airflow(SUBMIT, env, which, it.group, run_id, json.dumps(more))
+        cancel = "yes" if more.pop("cancel", False) else ""
+        found: dict[str, Any] = run_in_airflow(SUBMIT, env, which, it.group, run_id, json.dumps(more), cancel)
         return found
 
     return run
@@ -113,6 +124,22 @@ def test_a_group_is_ingested_by_yarn(
     else:
         assert done["id"] is None
         assert yarn.states()[f"sluice ingest {it.group}"] == "SUCCEEDED"
+
+
+def test_a_cancelled_task_ends_its_application_on_yarn_and_the_next_one_goes_on(
+    lake: Callable[..., Lake], yarn: Yarn, submit: Callable[..., dict[str, Any]]
+) -> None:
+    it = lake()
+    it.create_topic(2)
+    table = it.contract(mode="upsert")
+    it.send((n % 2, f"k{n % 50}", record(n)) for n in range(200))
+    it.plan("cancelled")
+    ended = submit(it, "cluster", "ingest", "cancelled", cancel=True, **WORK)
+    assert ended["ended"].startswith("RuntimeError: YARN application") and "KILLED" in ended["ended"], ended
+    assert yarn.report(ended["id"])["state"] == "KILLED"
+    again = submit(it, "cluster", "ingest", "cancelled", **WORK)
+    assert again["ended"] == "succeeded" and again["id"] != ended["id"], again
+    it.assert_folded(table)
 
 
 def test_what_a_driver_on_yarn_comes_to_is_read_from_sluices_tables(
