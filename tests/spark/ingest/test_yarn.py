@@ -126,7 +126,7 @@ def test_a_group_is_ingested_by_yarn(
         assert yarn.states()[f"sluice ingest {it.group}"] == "SUCCEEDED"
 
 
-def test_a_cancelled_task_ends_its_application_on_yarn_and_the_next_one_goes_on(
+def test_a_cancelled_task_ends_its_application_on_yarn_and_the_next_run_goes_on(
     lake: Callable[..., Lake], yarn: Yarn, submit: Callable[..., dict[str, Any]]
 ) -> None:
     it = lake()
@@ -137,8 +137,7 @@ def test_a_cancelled_task_ends_its_application_on_yarn_and_the_next_one_goes_on(
     ended = submit(it, "cluster", "ingest", "cancelled", cancel=True, **WORK)
     assert ended["ended"].startswith("RuntimeError: YARN application") and "KILLED" in ended["ended"], ended
     assert yarn.report(ended["id"])["state"] == "KILLED"
-    again = submit(it, "cluster", "ingest", "cancelled", **WORK)
-    assert again["ended"] == "succeeded" and again["id"] != ended["id"], again
+    it.drain(table)
     it.assert_folded(table)
 
 
