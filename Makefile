@@ -26,7 +26,8 @@ BESIDE := $(patsubst %,tests/spark/%,iceberg/test_catalogs.py ingest/test_proper
 # Tests that run on a standalone cluster too: executors are other processes, which get the package and the jars.
 ON_A_CLUSTER := $(patsubst %,tests/spark/%,formats/test_formats.py formats/test_decode.py ingest/test_main_path.py \
   ingest/test_expectations.py kafka/test_registry.py maintain/test_maintain.py backfill/test_backfill.py backfill/test_refusals.py \
-  operate/test_accept_gap.py ingest/test_cluster.py ingest/test_leader_killed.py) tests/system/embedded/test_spark_cluster.py
+  operate/test_accept_gap.py ingest/test_cluster.py ingest/test_leader_killed.py ingest/test_yarn.py) \
+  tests/system/embedded/test_spark_cluster.py
 
 .PHONY: pictures rooms type-tables cli-reference contract-reference references check help setup setup-dev jars demo up down status test test-thorough test-infra lint style types format bench soak dist docs requirements clean
 

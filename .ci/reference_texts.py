@@ -35,11 +35,13 @@ VARIABLES: dict[str, dict[str, str]] = {
         "SLUICE_JARS": "A folder whose jars are given to Spark. Without it, Spark must have the jars itself.",
         "JAVA_HOME": "Java 17 or 21, where drivers run.",
         "SLUICE_MASK_KEY": "The secret that `mask: sha256` hashes with, where the Spark driver runs.",
-        "SLUICE_HOME": "A worker's folder for Spark's logs (`logs/`), the package as executors get it (`cache/`) and "
-        "cached schemas. Default: `sluice-<uid>` in the temporary folder. For `make up`, the stack's folder; default: "
-        "`.sluice` in the checkout.",
+        "SLUICE_HOME": "A worker's folder for Spark's logs (`logs/`), the package as executors get it (`cache/`), "
+        "files that are just being sent to a cluster's driver (`driver/`) and cached schemas. Default: `sluice-<uid>` "
+        "in the temporary folder. For `make up`, the stack's folder; default: `.sluice` in the checkout.",
         "SLUICE_DRIVER_ENV": "Names of further variables that a [driver gets](#what-a-spark-driver-gets), separated by "
         "commas. `TEAM_*` stands for all that begin with `TEAM_`.",
+        "SLUICE_DRIVER_FILES": "The file with settings and contracts for a driver "
+        "[on a cluster](../deploy/cluster-mode.md). Tasks set it.",
         "SLUICE_SPARK_LOG": "The file of Spark's log. Tasks set it for the driver; for `sluice run` you may set it.",
     },
     "Reports": {

@@ -1,7 +1,7 @@
 """The Spark job of one maintenance action on some tables: arguments → `sluice.maintain.maintain` → exit code.
 
-Exit codes: 0 the run ended (each table's own task reports its failure), 4 out of time before the last table, 2 a retry
-may help, 3 action required, 1 a bug.
+Exit codes: 0 the run ended (each table's own task reports its failure; tables without a result in `sluice.maintenance`
+wait for the next application), 2 a retry may help, 3 action required, 1 a bug.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from sluice.ledger import maintenance_table
 from sluice.ledger.maintenance_table import Action
 from sluice.maintain import maintain
 from sluice.plan import resolve_topics
-
-TABLES_WAIT = 4
 
 
 @application.as_job
@@ -43,10 +41,10 @@ def main(argv: list[str] | None = None) -> int:
         )
         # If the task was cleared after all tables were tried, all are tried again.
         chosen, deadline = remaining or names, time.monotonic() + arguments.seconds
-        effects = maintain.maintain_tables(
+        maintain.maintain_tables(
             maintain.MaintenanceRun(context, contracts, action, dry_run=arguments.dry_run), chosen, deadline=deadline
         )
-    return TABLES_WAIT if len(effects) < len(remaining) else 0
+    return 0
 
 
 def read_table_names(text: str) -> list[str]:

@@ -33,17 +33,17 @@ DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
 
 
 def driver_conf(
-    given: Mapping[str, str], log4j: Path, archive: Iterable[str] = (), *, small: bool = False
+    given: Mapping[str, str], log4j: Path | None, archive: Iterable[str] = (), *, small: bool = False
 ) -> dict[str, str]:
     """Return a group's Spark settings with the driver's JVM options: log file and stack size, then tuning.
 
     Args:
         given: the group's own settings.
-        log4j: the file that says where Spark logs to.
+        log4j: the file that says where Spark logs to; None: Spark's own.
         archive: the options for the class archive, for a quick start.
         small: whether the application is too short for JIT compilation to pay.
     """
-    defaults = shlex.join([THREAD_STACK_SIZE, f"-Dlog4j2.configurationFile={log4j}"])
+    defaults = shlex.join([THREAD_STACK_SIZE, *([f"-Dlog4j2.configurationFile={log4j}"] if log4j else [])])
     tuning = [*DRIVER_OPTIONS, *(SHORT_LIVED_OPTIONS if small else ()), *archive]
     return {
         DEFAULT_OPTIONS: " ".join(filter(None, [defaults, given.get(DEFAULT_OPTIONS)])),

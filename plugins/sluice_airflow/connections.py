@@ -85,10 +85,11 @@ def export_registry_config() -> None:
 
 
 def deploy_modes(groups: Iterable[GroupSettings]) -> dict[str, str]:
-    """The connections that groups use, of those that exist, with their deploy mode."""
+    """The connections that groups use, of those that exist, with their deploy mode; `cluster` with its master."""
     names = {KAFKA_CONNECTION, REGISTRY_CONNECTION, *(each.spark.connection for each in groups)}
     found = {name: _get_connection(name) for name in sorted(names)}
-    return {name: deploy_mode(each) for name, each in found.items() if each}
+    places = {name: (deploy_mode(each), f"{each.conn_type}://{each.host}") for name, each in found.items() if each}
+    return {name: f"{mode} of {master}" if mode == "cluster" else mode for name, (mode, master) in places.items()}
 
 
 def spark_masters(groups: Iterable[GroupSettings]) -> dict[str, str]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sluice_airflow.services import SparkService
 
 
 @dataclass(frozen=True)
@@ -12,10 +16,12 @@ class DagOptions:
     Attributes:
         owner: Airflow owner of tasks that no contract has an owner for. Default: Airflow's, `sluice` for ingestion.
         more_tags: Tags of each DAG beside its own.
+        service: What submits Spark applications instead of spark-submit.
     """
 
     owner: str | None = None
     more_tags: tuple[str, ...] = ()
+    service: SparkService | None = None
 
     def tags(self, *own: str) -> list[str]:
         """Return all tags of a DAG."""

@@ -1,178 +1,20 @@
-"""Operators that start a group's Spark applications; based on the Spark provider's operator.
-
-A missing connection is an error (the provider falls back to YARN). Kafka settings travel in the driver's environment,
-never on a command line or in a rendered field. Spark's own log goes to a file. Terminal exit codes are not retried.
-"""
+"""The operators of `jobs/`: what each is given, when it is skipped, and what its result means."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import tempfile
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 from typing import Any
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import Connection
+from sluice_airflow.connections import fail_with_message, open_catalog
+from sluice_airflow.job_operator import JobOperator
+from sluice_airflow.sdk import AirflowException
 
-from sluice import jvm
-from sluice.contract.groups import GroupSettings
-from sluice.embedded import class_archive
-from sluice_airflow import spark_driver
-from sluice_airflow.compat import ExitCodeHook
-from sluice_airflow.connections import deploy_mode
-from sluice_airflow.sdk import (
-    AirflowException,
-    AirflowFailException,
-    AirflowNotFoundException,
-    AirflowRescheduleException,
-    AirflowSkipException,
-)
-from sluice_airflow.spark_driver import JOBS
-
-EXIT_TERMINAL, EXIT_UNFINISHED = 3, 4
-# The scheduler must see the end of this try first; else it would take it for the end of the next one.
-RESCHEDULE_DELAY = timedelta(seconds=20)
-# The masters that Spark and Sluice know. Spark takes any name that begins with "local" for its own machine.
-MASTER = re.compile(r"local(\[[\d*]+(,\d+)?\])?|yarn|(spark|k8s)://.+")
 # Linux limits an argument to 128 KiB.
 MAX_ARGUMENT_BYTES = 64 << 10
-
-
-class JobOperator(SparkSubmitOperator):
-    """Runs a script of `jobs/` with the settings of a group.
-
-    Args:
-        job: Name of the script.
-        arguments: Its arguments.
-        group: Name of the group.
-        settings: Settings of the group.
-        log: Name of Spark's log file; empty: the group's name.
-    """
-
-    def __init__(
-        self, *, job: str, arguments: list[str], group: str, settings: GroupSettings, log: str = "", **kwargs: Any
-    ) -> None:
-        super().__init__(
-            application=str(JOBS / job),
-            application_args=arguments,
-            name=f"sluice-{log or group}",
-            conn_id=settings.spark.connection,
-            conf=dict(settings.spark.conf),
-            driver_memory=settings.spark.driver_memory,
-            executor_memory=settings.spark.executor_memory,
-            durable=False,
-            **kwargs,
-        )
-        self.group = group
-        self.spark = settings.spark
-        self.log_name = log or group
-        self.spark_home: Path | None = None
-
-    def skip_reason(self) -> str | None:
-        """Why no application is started; None if one is."""
-        return None
-
-    def is_small(self) -> bool:
-        """Whether the application is so short that JIT compilation for speed does not pay."""
-        return False
-
-    def execute(self, context: Any) -> None:  # noqa: ARG002 - Airflow's signature
-        """Submit the job and wait for it.
-
-        Raises:
-            AirflowSkipException: There is nothing to do.
-            AirflowRescheduleException: The job did a part; it starts again in its next slot, without counting a retry.
-            AirflowFailException: The connection is missing or unusable, or the job failed with a terminal error.
-            AirflowException: The job failed; a retry may help.
-        """
-        if reason := self.skip_reason():
-            raise AirflowSkipException(reason)
-        hook = self.ready_hook()
-        log = spark_driver.spark_log(self.log_name)
-        self.log.info("Spark log: %s", log)
-        try:
-            hook.submit(self.application, env=spark_driver.driver_env(log, self.spark_home))
-        except AirflowException as error:
-            if hook.exit_code == EXIT_UNFINISHED:
-                self.log.info(
-                    "The time of this turn is over. The slot goes to waiting tasks; then the remaining tables follow."
-                )
-                raise AirflowRescheduleException(datetime.now(UTC) + RESCHEDULE_DELAY) from error
-            if hook.exit_code == EXIT_TERMINAL:
-                raise AirflowFailException(
-                    f"The job failed, and a retry does not help. See its last log lines. {error}"
-                ) from error
-            raise
-
-    def ready_hook(self) -> ExitCodeHook:
-        """Make the hook, with all settings that depend on the connection.
-
-        Raises:
-            AirflowFailException: The connection is missing, or names a master or deploy mode that can't be used.
-        """
-        self._check_deploy_mode()
-        given = self.conf or {}
-        try:
-            hook = ExitCodeHook(
-                conf=given,
-                conn_id=self.spark.connection,
-                executor_memory=self.spark.executor_memory,
-                driver_memory=self.spark.driver_memory,
-                name=self.name,
-                application_args=self.application_args,
-                deploy_mode="client",  # a site's spark-defaults.conf may have another
-            )
-        except NameError as error:  # the provider's import of Kubernetes failed, and it goes on without
-            raise AirflowFailException(
-                f"Connection {self.spark.connection!r} names Kubernetes, and {error}. "
-                "Install apache-airflow-providers-cncf-kubernetes on the worker."
-            ) from error
-        self._check_master(hook.master)
-        local = hook.master.startswith("local")
-        jars = spark_driver.spark_jars()
-        # Next to the folder of the jars, which it is made from. A cluster has its own class path.
-        self.spark_home = class_archive.spark_home(Path(jars[0]).parent.parent, jars) if local and jars else None
-        archive = class_archive.driver_archive_options(self.spark_home) if self.spark_home else ()
-        # On a cluster the executors do the work: the driver is always small.
-        small = not local or self.is_small()
-        self.conf = jvm.driver_conf(given, JOBS / "log4j2.properties", archive, small=small)
-        hook.use(
-            conf=self.conf,
-            # In one JVM, jars on the class path are not copied, and the class archive covers them.
-            class_path=os.pathsep.join(jars) or None if local else None,
-            jars=None if local else ",".join(jars) or None,
-            py_files=None if local else spark_driver.package_zip(spark_driver.own_folder("cache")),
-        )
-        self._hook = hook  # the provider's on_kill ends it
-        return hook
-
-    def _check_deploy_mode(self) -> None:
-        name = self.spark.connection
-        try:
-            connection = Connection.get(name)
-        except AirflowNotFoundException as error:
-            raise AirflowFailException(
-                f"The Airflow connection {name!r} does not exist, so group {self.group!r} has no Spark to run on. "
-                "Create it (type spark, host such as local[2] or spark://host:7077), or set spark.connection in "
-                "groups.yaml to another."
-            ) from error
-        mode = deploy_mode(connection)
-        if mode != "client":
-            raise AirflowFailException(
-                f"Connection {name!r} has deploy mode {mode!r}. Set it to client: the driver must run on the worker, "
-                "where it gets its settings by environment, without secrets on a command line."
-            )
-
-    def _check_master(self, master: str) -> None:
-        if not MASTER.fullmatch(master):
-            raise AirflowFailException(
-                f"Connection {self.spark.connection!r} gives Spark the master {master!r}, which Sluice can't use. "
-                "Set the host to local[2] without a port, to spark://host with port 7077, to yarn, or to k8s://https://host."
-            )
+CLOCKS_DIFFER = timedelta(minutes=2)
 
 
 class IngestOperator(JobOperator):
@@ -185,8 +27,8 @@ class IngestOperator(JobOperator):
     template_fields = (*JobOperator.template_fields, "promised")
 
     def __init__(self, *, group: str, promised: Any = None, **kwargs: Any) -> None:
-        arguments = [f"--group={group}", "--run-id={{ run_id }}"]
-        super().__init__(job="ingest.py", arguments=arguments, group=group, **kwargs)
+        command = ["ingest.py", f"--group={group}", "--run-id={{ run_id }}"]
+        super().__init__(command=command, group=group, **kwargs)
         self.promised = promised
 
     def skip_reason(self) -> str | None:
@@ -215,23 +57,41 @@ class MaintainOperator(JobOperator):
     def __init__(
         self, *, action: str, group: str, seconds: int, needs: Any = None, dry_run: str = "", **kwargs: Any
     ) -> None:
-        arguments = [f"--action={action}", "--run-id={{ run_id }}", f"--seconds={seconds}"]
+        command = ["maintain.py", f"--action={action}", "--run-id={{ run_id }}", f"--seconds={seconds}"]
         log = f"{group}-{action}"
-        super().__init__(job="maintain.py", arguments=arguments, group=group, log=log, **kwargs)
+        super().__init__(command=command, group=group, log=log, **kwargs)
         self.needs, self.dry_run = needs, dry_run
+        self.action, self.due = action, list[str]()
 
     def skip_reason(self) -> str | None:
         """Skip if no table needs anything; else pass the tables as an argument."""
-        due = [need["table"] for need in self.needs or () if need["group"] == self.group and need["steps"]]
-        tables = json.dumps(due)
+        self.due = [need["table"] for need in self.needs or () if need["group"] == self.group and need["steps"]]
+        tables = json.dumps(self.due)
         if len(tables) > MAX_ARGUMENT_BYTES:
             self.listing = tempfile.NamedTemporaryFile("w", prefix="sluice-", suffix=".json")  # noqa: SIM115 - as long as the operator
             self.listing.write(tables)
             self.listing.flush()
             tables = f"@{self.listing.name}"
+            self.sent_files = [self.listing.name]
         flags = ["--dry-run"] if self.dry_run == "True" else []
         self.application_args = [*(self.application_args or []), "--tables", tables, *flags]
-        return None if due else "No table needs anything: no Spark application is started."
+        return None if self.due else "No table needs anything: no Spark application is started."
+
+    def is_unfinished(self, context: Any) -> bool:
+        """Whether tables wait: those without a result of this run in `sluice.maintenance`.
+
+        Raises:
+            AirflowException: No table has a result, though each application tries one at least.
+        """
+        from sluice.ledger import maintenance_table
+
+        with fail_with_message():
+            catalog, _ = open_catalog()
+            action = maintenance_table.Action(self.action)
+            waiting = maintenance_table.find_tables_without_result(catalog, action, self.due, run_id=context["run_id"])
+        if len(waiting) == len(self.due):
+            raise AirflowException("The application has ended, and wrote no result into sluice.maintenance.")
+        return bool(waiting)
 
 
 class BackfillOperator(JobOperator):
@@ -250,7 +110,21 @@ class BackfillOperator(JobOperator):
             "run-id": "run_id",
         }
         # As `--option=value`: a topic may begin with a dash.
-        arguments = [f"--{option}={piece[field]}" for option, field in fields_by_option.items()]
+        command = ["backfill.py", *(f"--{option}={piece[field]}" for option, field in fields_by_option.items())]
         log = f"{group}-backfill{piece['slice']}"
-        super().__init__(job="backfill.py", arguments=arguments, group=group, log=log, **kwargs)
+        super().__init__(command=command, group=group, log=log, **kwargs)
         self.map_name = f"slice {piece['slice']}"
+        self.piece = piece
+
+    def needs_action(self, error: Exception) -> bool:
+        """Whether the ledger, or the exit code, says that a retry does not help."""
+        from sluice.backfill import backfill_outcome
+
+        if super().needs_action(error):
+            return True
+        try:
+            catalog, _ = open_catalog()
+            return backfill_outcome.needs_action(catalog, self.piece, self.began - CLOCKS_DIFFER)
+        except Exception as failure:  # noqa: BLE001 - the application's error is the one to show
+            self.log.warning("The ledger could not be asked why the slice failed: %s", type(failure).__name__)
+            return False

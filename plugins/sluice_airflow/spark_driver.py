@@ -7,9 +7,12 @@ import json
 import os
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import sluice
+from sluice import driver_files as files_of_driver
+from sluice.contract import folder as contract_folder
 from sluice.embedded.failure import StackError
 from sluice.embedded.private_files import private_folder
 from sluice_airflow import driver_variables
@@ -63,6 +66,23 @@ def driver_env(log: Path, spark_home: Path | None = None) -> dict[str, str]:
     if settings := registry_config():
         env["SLUICE_REGISTRY_CONFIG"] = json.dumps(settings)
     return env
+
+
+def cluster_variables() -> dict[str, str]:
+    """Make the environment of a driver on another machine: settings of Kafka, registry, catalog and storage."""
+    env = driver_variables.select_for_cluster(os.environ)
+    if settings := kafka_config():
+        env["SLUICE_KAFKA_CONFIG"] = json.dumps(settings)
+    if settings := registry_config():
+        env["SLUICE_REGISTRY_CONFIG"] = json.dumps(settings)
+    return env
+
+
+def driver_files(folder: Path, variables: Mapping[str, str]) -> Path:
+    """Pack the settings and contracts for a driver on another machine."""
+    places = (Path(place) for place in (os.environ.get("PYICEBERG_HOME"), Path.home(), Path.cwd()) if place)
+    catalogs = next((file for place in places if (file := place / ".pyiceberg.yaml").exists()), None)
+    return files_of_driver.pack(folder, variables, contract_folder.default_folder(), catalogs)
 
 
 def package_zip(folder: Path) -> str:

@@ -23,7 +23,7 @@ PRELOADED_MODULES = (
     "airflow.dag_processing.dagbag",
     "airflow.providers.apache.spark.operators.spark_submit",
 )
-PATIENCE_S = 120
+PATIENCE_S = 300
 
 
 def serve_forks() -> Iterator[dict[str, Any]]:

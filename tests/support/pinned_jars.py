@@ -1,4 +1,4 @@
-"""The jars that only tests need (REST catalog, S3), pinned in pinned.lock."""
+"""The jars that only tests need (REST catalog, S3, YARN), pinned in pinned.lock."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ HEADER = """\
 # Written by `PYTHONPATH=include:. python -m tests.support.pinned_jars` from the sets there.
 """
 REST, REST_SERVER, S3_CLIENT, S3_SERVER, LOCAL_FILES = "rest", "rest-server", "s3-client", "s3-server", "local-files"
+YARN = "yarn"
 SETS = {
     REST: relock.JarSet(
         (
@@ -32,6 +33,20 @@ SETS = {
     ),
     S3_CLIENT: relock.JarSet(("org.apache.iceberg:iceberg-aws-bundle:1.12.0",), transitive=False),
     S3_SERVER: relock.JarSet(("com.adobe.testing:s3mock:5.2.0:exec@jar",), transitive=False),
+    # ResourceManager and NodeManager, and what Hadoop's shaded jars expect beside them.
+    YARN: relock.JarSet(
+        (
+            "org.apache.hadoop:hadoop-client-minicluster:3.4.2",
+            "org.bouncycastle:bcprov-jdk18on:1.78.1",
+            "org.bouncycastle:bcpkix-jdk18on:1.78.1",
+            "org.bouncycastle:bcutil-jdk18on:1.78.1",
+            "javax.xml.bind:jaxb-api:2.3.1",
+            "javax.activation:javax.activation-api:1.2.0",
+            "com.sun.xml.bind:jaxb-impl:2.3.9",
+            "com.sun.xml.bind:jaxb-core:2.3.0.1",
+        ),
+        transitive=False,
+    ),
     LOCAL_FILES: relock.JarSet(("com.globalmentor:hadoop-bare-naked-local-fs:0.1.0",), transitive=False),
 }
 FAST_FILE_SETTINGS = {"spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"}

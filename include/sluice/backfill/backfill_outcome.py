@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -13,6 +14,7 @@ from pyiceberg.table import Table
 from sluice.contract.folder import Contracts
 from sluice.iceberg import refs, snapshots, table_names, tables
 from sluice.ledger import slices
+from sluice.ledger.error_causes import is_terminal
 from sluice.ledger.ledger_rows import LedgerState
 from sluice.ledger.offsets_table import Ledger
 from sluice.offsets import encode_ranges
@@ -64,6 +66,27 @@ def collect_outcome(contracts: Contracts, catalog: Catalog, promised: Mapping[st
         except CommitFailedException as error:
             log.info("%s: branches of the backfill were not dropped: %s", ".".join(each.name()), error)
     return out
+
+
+def needs_action(catalog: Catalog, piece: Mapping[str, Any], since: datetime) -> bool:
+    """Whether the ledger says that another try of a slice would fail too.
+
+    Args:
+        catalog: where the ledger is.
+        piece: table, topic, slice and run id.
+        since: only a result after this time counts: an earlier one is another try's.
+    """
+    rows = [
+        row
+        for row in slices.read_slice_rows(Ledger(catalog), piece["topic"])
+        if (row.table, row.batch_seq, row.run_id) == (piece["table"], piece["slice"], piece["run_id"])
+        and row.state in END_STATES
+        and row.at >= since
+    ]
+    if not rows:
+        return False
+    last = rows[-1]
+    return last.state == LedgerState.BLOCKED or (last.state == LedgerState.FAILED and is_terminal(last.exception))
 
 
 def asset_event(

@@ -34,6 +34,10 @@ _PRESETS = frozenset(("@once", "@hourly", "@daily", "@weekly", "@monthly", "@qua
 _CRON_FIELD = re.compile(r"[0-9A-Za-z*/,#?-]+")
 _CONF_NAME = re.compile(r"[A-Za-z0-9._/*-]+")
 _SECRET = re.compile(r"secret|password|passwd|token|credential|access\.?key", re.IGNORECASE)
+# The name of a Kubernetes Secret, or the path of a credential file. `ps` may show it.
+_SECRET_BY_NAME = re.compile(
+    r"spark\.kubernetes\.(driver|executor)\.(secretKeyRef|secrets)\.|spark\.hadoop\.hadoop\.security\.credential\.provider\.path$"
+)
 _RESERVED_CONF = {
     "spark.driver.memory": "use driver_memory",
     "spark.executor.memory": "use executor_memory",
@@ -89,7 +93,7 @@ class SparkSettings(StrictModel):
     """The Spark application of a group.
 
     Attributes:
-        connection: Airflow connection that names the Spark master: type spark, deploy mode client.
+        connection: Airflow connection that names the Spark master and the deploy mode: type spark.
         driver_memory: Heap of the driver: a number and `k`, `m`, `g` or `t`.
         executor_memory: Heap of each executor. Default: Spark's own.
         conf: Further Spark settings, whose names begin with `spark.`; no secrets, because `ps` shows them.
@@ -111,7 +115,7 @@ class SparkSettings(StrictModel):
                 errors.add("conf", key, message="is not the name of a setting: letters, digits and . _ - / * only")
             elif key in _RESERVED_CONF or prefix:
                 errors.add("conf", key, message=_RESERVED_CONF.get(key) or _RESERVED_PREFIXES[str(prefix)])
-            elif _SECRET.search(key):
+            elif _SECRET.search(key) and not _SECRET_BY_NAME.match(key):
                 errors.add("conf", key, message="looks like a secret, which `ps` would show: use the environment")
         errors.raise_any("SparkSettings")
         return self

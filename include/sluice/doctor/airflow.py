@@ -5,6 +5,7 @@ In: the contracts' groups, and Airflow's configuration. Out: what is there, or w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Set
 
 from sluice import airflow_process
@@ -66,7 +67,7 @@ def check_connections(found: Mapping[str, str], masters: Mapping[str, str]) -> s
 
     Raises:
         TimeoutError: the master of a Spark cluster did not answer.
-        ConfigError: one is missing, or has another deploy mode than client.
+        ConfigError: one is missing, or has a deploy mode that Spark does not know.
     """
     spark = _spark_connections(contract_folder.load_contracts(strict=False).groups.values())
     if problems := _connection_problems(spark, found):
@@ -91,6 +92,10 @@ def _check_masters(masters: Mapping[str, str]) -> str:
     return "".join(f"; {each} answers" for each in there)
 
 
+# The deploy mode, and for `cluster` the master as type and host of the connection.
+_DRIVER_PLACE = re.compile(r"client|cluster of (spark://(yarn|k8s://.*)|k8s://.*|yarn://.*)")
+
+
 def _spark_connections(groups: Iterable[Group]) -> set[str]:
     """The connections that groups use; before there is a group, the one that it uses by default."""
     return {group.settings.spark.connection for group in groups} or {SparkSettings().connection}
@@ -99,9 +104,9 @@ def _spark_connections(groups: Iterable[Group]) -> set[str]:
 def _connection_problems(spark: Set[str], found: Mapping[str, str]) -> list[str]:
     problems = [f"connection {name} does not exist" for name in sorted(spark - found.keys())]
     problems += [
-        f"connection {name} has deploy mode {mode}, and must have client"
+        f"connection {name} has deploy mode {mode}, and must have client, or cluster with YARN or Kubernetes"
         for name, mode in found.items()
-        if name in spark and mode != "client"
+        if name in spark and not _DRIVER_PLACE.fullmatch(mode)
     ]
     if KAFKA_CONN_ID not in found and not airflow_connections.source(airflow_connections.KAFKA):
         problems.append(f"connection {KAFKA_CONN_ID} does not exist")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from sluice import driver_files
 from sluice.errors import SluiceError, exit_code
 from sluice.iceberg import availability, table_names
 from sluice.iceberg import catalog as iceberg_catalog
@@ -28,6 +29,7 @@ def as_job(main: Main) -> Main:
         _exit_with_spark_submit()
         began = time.monotonic()
         try:
+            driver_files.unpack()
             with availability.translate_catalog_errors():
                 code = main(argv)
         except SluiceError as error:

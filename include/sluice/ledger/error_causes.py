@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, TypedDict
 
+from sluice import errors
 from sluice.errors import ExpectationsFailedError, SluiceError, printable, with_table
 
 
@@ -47,6 +48,13 @@ _CAUSES = {
 def classify(exception: str | None) -> Cause | None:
     """Return the system that an exception class (with its package) belongs to; None for any other class."""
     return next((cause for prefix, cause in _CAUSES.items() if (exception or "").startswith(prefix)), None)
+
+
+def is_terminal(exception: str | None) -> bool:
+    """Whether an exception class (with its package) is one of Sluice's that stays until an operator acts."""
+    module, _, name = (exception or "").rpartition(".")
+    found = getattr(errors, name, None) if module == errors.__name__ else None
+    return isinstance(found, type) and issubclass(found, errors.TerminalError)
 
 
 def exception_name(error: BaseException) -> str:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, MutableMapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from airflow.sdk import get_parsing_context
 
@@ -18,10 +18,25 @@ from sluice import dag_ids
 from sluice.contract import folder as contract_folder
 from sluice.errors import ConfigError
 from sluice_airflow.dag_options import DagOptions
+from sluice_airflow.services import SparkService
 
 PARTS = ("ingest", "maintain", "backfill", "operate", "review_schema", "alerts", "doctor")
 """The modules of this package; each makes DAGs from the contracts."""
 _OPERATE = (dag_ids.ACCEPT_GAP, dag_ids.PUBLISH_BLOCKED, dag_ids.ROLLBACK)
+
+
+class BuildOptions(TypedDict, total=False):
+    """Options of `build`.
+
+    Attributes:
+        owner: Airflow owner of tasks that no contract has an owner for.
+        tags: Tags of each DAG beside Sluice's own.
+        service: What submits Spark applications instead of spark-submit, see `sluice_airflow.services`.
+    """
+
+    owner: str | None
+    tags: Iterable[str]
+    service: SparkService | None
 
 
 def build(
@@ -29,8 +44,7 @@ def build(
     *,
     contracts: str | os.PathLike[str] | None = None,
     prefix: str | None = None,
-    owner: str | None = None,
-    tags: Iterable[str] = (),
+    **options: Unpack[BuildOptions],
 ) -> None:
     """Add all of Sluice's DAGs to a DAG file. Broken contracts are skipped: `check` shows them as an import error.
 
@@ -38,8 +52,7 @@ def build(
         namespace: `globals()` of the DAG file.
         contracts: Folder of contracts; a relative one is beside the DAG file. Default: `SLUICE_CONTRACTS`.
         prefix: Prefix of the DAG ids. Default: `SLUICE_DAG_PREFIX`, or without it `sluice_` for an installed package.
-        owner: Airflow owner of tasks that no contract has an owner for.
-        tags: Tags of each DAG beside Sluice's own.
+        options: See `BuildOptions`.
 
     Raises:
         ConfigError: `contracts` or `prefix` differs from the setting that the other parts of Airflow read, or the
@@ -59,9 +72,9 @@ def build(
             next_step="Create it, or name another: as `contracts` of dags.build(), and by "
             f"{contract_folder.FOLDER_VARIABLE}.",
         )
-    options = DagOptions(owner, tuple(tags))
+    made = DagOptions(options.get("owner"), tuple(options.get("tags", ())), options.get("service"))
     for part in _needed_parts():
-        build_part(namespace, part, options)
+        build_part(namespace, part, made)
 
 
 def build_part(namespace: MutableMapping[str, Any], part: str, options: DagOptions | None = None) -> None:

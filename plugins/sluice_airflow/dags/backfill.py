@@ -21,6 +21,7 @@ from sluice_airflow.dag_options import DagOptions
 from sluice_airflow.forms import DRY_RUN_NOTICE, manual_dag, ranges_param, table_param, triggering_user
 from sluice_airflow.operators import BackfillOperator
 from sluice_airflow.sdk import AirflowFailException
+from sluice_airflow.services import SparkService
 from sluice_airflow.task_mapping import max_instances
 
 log = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ def outcome(*, ti: Any = None, outlet_events: Any = None) -> list[dict[str, Any]
     return found
 
 
-def _add_tasks(groups: Iterable[Group]) -> None:
+def _add_tasks(groups: Iterable[Group], service: SparkService | None) -> None:
     """Add the tasks: per group two, with the pool and Spark settings of the group."""
     planned, ended = plan(), outcome()
     planned >> ended
@@ -118,6 +119,7 @@ def _add_tasks(groups: Iterable[Group]) -> None:
             task_id=f"spark_{group.name}",
             group=group.name,
             settings=settings,
+            service=service,
             pool=settings.pool,
             # Lower than the group's ingestion, whose weight includes its downstream tasks.
             priority_weight=1,
@@ -147,5 +149,5 @@ def build(contracts: Contracts, options: DagOptions) -> list[DAG]:
         until=Param(None, **TIMESTAMP, title="Until", description="Default: first offset of live ingest."),
         source=Param("kafka", type="string", enum=SOURCES, title="Source", description="Where records are read."),
     ) as dag:
-        _add_tasks(contracts.groups.values())
+        _add_tasks(contracts.groups.values(), options.service)
     return [dag]

@@ -218,6 +218,7 @@ def _build_group(group: Group, options: DagOptions) -> DAG:
             group=group.name,
             settings=settings,
             promised=promised,
+            service=options.service,
             pool=settings.pool,
             execution_timeout=settings.timeout,
         )

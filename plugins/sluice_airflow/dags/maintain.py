@@ -186,6 +186,7 @@ def _build_action(action: str, schedule: str | None, contracts: Contracts, optio
                 action=action,
                 group=group.name,
                 settings=settings,
+                service=options.service,
                 seconds=settings.maintenance_seconds,
                 needs=assessed[NEEDS],
                 dry_run="{{ params.dry_run }}" if has_dry_run else "",

@@ -147,7 +147,7 @@ def test_airflow_is_asked_for_connections_pools_and_the_plugin(
     settings = {name: value for name, value in mine.items() if name.startswith("AIRFLOW")}
     settings["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = f"sqlite:///{tmp_path}/airflow.db"
     settings["AIRFLOW__CORE__PLUGINS_FOLDER"] = str(REPOSITORY / "plugins")
-    settings["AIRFLOW_CONN_SPARK_DEFAULT"] = "spark://yarn?deploy-mode=cluster"
+    settings["AIRFLOW_CONN_SPARK_DEFAULT"] = "spark://master:7077?deploy-mode=cluster"
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", mine["PYTHONPATH"])
@@ -156,7 +156,7 @@ def test_airflow_is_asked_for_connections_pools_and_the_plugin(
     subprocess.run([sys.executable, "-c", create], capture_output=True, check=True)
     with pytest.raises(ConfigError) as raised:
         airflow.check_airflow(60)
-    assert "connection spark_default has deploy mode cluster" in raised.value.message
+    assert "connection spark_default has deploy mode cluster of spark://master, and" in raised.value.message
     assert "pool sluice_spark does not exist" in raised.value.message
     assert "plugin" not in raised.value.message, raised.value.message
     with pytest.raises(TimeoutError, match=r"within 0\.1 s"):

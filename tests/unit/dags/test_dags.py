@@ -62,7 +62,9 @@ def airflow_env(tmp_path: Path) -> dict[str, str]:
         "AIRFLOW_CONN_NO_PORT": json.dumps({"conn_type": "spark", "host": "localhost"}),
         "AIRFLOW_CONN_LOCAL_CLUSTER": json.dumps({"conn_type": "spark", "host": "local-cluster[2,1,1024]"}),
         "AIRFLOW_CONN_KUBERNETES": json.dumps({"conn_type": "spark", "host": "k8s://https://api"}),
-        "AIRFLOW_CONN_AWAY": json.dumps({"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}),
+        "AIRFLOW_CONN_AWAY": json.dumps(
+            {"conn_type": "spark", "host": "spark://master", "port": 7077, "extra": {"deploy-mode": "cluster"}}
+        ),
         "SLUICE_HOME": str(tmp_path / "home"),
         "SLUICE_JARS": str(jars),
     }
