@@ -27,6 +27,7 @@ SETS = {
         (
             "org.apache.iceberg:iceberg-core:1.11.0:tests@jar",
             "org.apache.iceberg:iceberg-open-api:1.11.0:test-fixtures@jar",
+            "org.apache.iceberg:iceberg-aws:1.11.0",
         ),
         transitive=False,
     ),
