@@ -11,7 +11,8 @@ HEADER = """\
 # The jars of the tests, pinned: "organisation:name:revision" = SHA-256 of the jar.
 # Written by `PYTHONPATH=include:. python -m tests.support.pinned_jars` from the sets there.
 """
-REST, REST_SERVER, S3_CLIENT, S3_SERVER, LOCAL_FILES = "rest", "rest-server", "s3-client", "s3-server", "local-files"
+REST, REST_SERVER, REST_S3 = "rest", "rest-server", "rest-s3"
+S3_CLIENT, S3_SERVER, LOCAL_FILES = "s3-client", "s3-server", "local-files"
 SETS = {
     REST: relock.JarSet(
         (
@@ -27,7 +28,15 @@ SETS = {
         (
             "org.apache.iceberg:iceberg-core:1.11.0:tests@jar",
             "org.apache.iceberg:iceberg-open-api:1.11.0:test-fixtures@jar",
+        ),
+        transitive=False,
+    ),
+    # S3 for that server, of its own version: the client of 1.12 lacks classes that 1.11 needs.
+    REST_S3: relock.JarSet(
+        (
             "org.apache.iceberg:iceberg-aws:1.11.0",
+            "org.apache.iceberg:iceberg-aws-bundle:1.11.0",
+            "dev.failsafe:failsafe:3.3.2",
         ),
         transitive=False,
     ),

@@ -43,6 +43,9 @@ RENAMED: Mapping[str, tuple[str, ...]] = {
 so a later line here replaces an earlier one."""
 
 
+DELEGATION = "header.X-Iceberg-Access-Delegation"
+
+
 def _milliseconds(seconds: str) -> str:
     return str(round(float(seconds) * 1000))
 
@@ -125,6 +128,19 @@ class JavaProperties(NamedTuple):
     passed_on: list[str]
 
 
+def refuse_for_glue(config: Mapping[str, Any]) -> None:
+    """Refuse keys that PyIceberg logs in to Glue with, and Java to S3 alone.
+
+    Raises:
+        ConfigError: such a key is set.
+    """
+    if set_keys := sorted({"client.access-key-id", "client.secret-access-key", "client.session-token"} & config.keys()):
+        raise ConfigError(
+            f"The catalog is Glue and sets {', '.join(set_keys)}, which Iceberg in Spark does not have for Glue.",
+            next_step=f"Remove it, and use {_AWS_DEFAULT}, which PyIceberg and Spark both read; or s3.… for S3 alone.",
+        )
+
+
 def translate(config: Mapping[str, Any]) -> JavaProperties:
     """Translate a catalog's settings.
 
@@ -158,6 +174,20 @@ def translate(config: Mapping[str, Any]) -> JavaProperties:
         python_only=sorted(PYTHON_ONLY & config.keys()),
         passed_on=sorted(config.keys() - SAME - changed),
     )
+
+
+def rest_defaults(found: Mapping[str, str]) -> dict[str, str]:
+    """Return settings by which Java's REST client does what PyIceberg's does by itself.
+
+    PyIceberg asks for a table's storage credentials in each request, and gets a new token by its credential. Java asks
+    only with this header, and exchanges the old token, which Keycloak, Entra and others refuse.
+    """
+    made = {}
+    if DELEGATION.lower() not in {name.lower() for name in found}:
+        made[DELEGATION] = "vended-credentials"
+    if "credential" in found and "token-exchange-enabled" not in found:
+        made["token-exchange-enabled"] = "false"
+    return made
 
 
 def _assumed_role(found: Mapping[str, str]) -> dict[str, str]:

@@ -23,6 +23,19 @@ def refusal(status: int, text: str) -> Answer:
     return Answer(status, JSON, json.dumps(error).encode())
 
 
+def _without_credentials(answer: Answer) -> Answer:
+    """As Polaris answers a client that does not ask for a table's storage credentials."""
+    try:
+        told = json.loads(answer.body)
+    except ValueError:
+        return answer
+    if not isinstance(told, dict) or "storage-credentials" not in told:
+        return answer
+    told["storage-credentials"] = []
+    told["config"] = {name: value for name, value in told["config"].items() if not name.startswith("s3.")}
+    return answer._replace(body=json.dumps(told).encode())
+
+
 class TokenGuard(HttpProxy):
     """Passes requests on that bear a token which it issued and which has not expired, for a `with` block.
 
@@ -56,7 +69,9 @@ class TokenGuard(HttpProxy):
             self.expired += expires is not None
             return refusal(401, "the token has expired" if expires else "a token is needed")
         self.agents.add(request.headers.get("user-agent", "").split("/")[0])
-        return super().reply(request)
+        answer = super().reply(request)
+        asks = "vended-credentials" in request.headers.get("x-iceberg-access-delegation", "")
+        return answer if asks else _without_credentials(answer)
 
     def _grant(self, request: Request) -> Answer:
         form = {name: values[0] for name, values in parse_qs(request.body.decode()).items()}

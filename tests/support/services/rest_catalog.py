@@ -20,9 +20,9 @@ from tests.support.services.java_server import JavaServer
 SPARK_JAR_PATTERNS = ("hadoop-client-*.jar", "log4j-api-*.jar", "log4j-core-*.jar", "log4j-slf4j2-*.jar")
 
 
-def class_path() -> str:
+def class_path(*, on_s3: bool) -> str:
     """Return the server's class path, fetched and verified."""
-    sets = (pinned_jars.REST, pinned_jars.REST_SERVER, pinned_jars.S3_CLIENT)
+    sets = (pinned_jars.REST, pinned_jars.REST_SERVER, *([pinned_jars.REST_S3] if on_s3 else []))
     found = [str(jar) for name in sets for jar in pinned_jars.jars_in_set(name)]
     found += map(str, jars.ensure_jars(jars.SPARK).glob("sqlite-jdbc-*.jar"))
     for pattern in SPARK_JAR_PATTERNS:
@@ -49,7 +49,7 @@ class RestCatalog(JavaServer):
         return f"http://{HOST}:{self.port}"
 
     def command(self) -> tuple[list[str], dict[str, str]]:
-        return ["-cp", class_path(), "org.apache.iceberg.rest.RESTCatalogServer"], {
+        return ["-cp", class_path(on_s3=bool(self._store)), "org.apache.iceberg.rest.RESTCatalogServer"], {
             "CATALOG_REST_PORT": str(self.port),
             "CATALOG_URI": f"jdbc:sqlite:{self.folder}/rest.db",
             "CATALOG_JDBC_SCHEMA__VERSION": "V1",
@@ -74,8 +74,6 @@ class RestCatalog(JavaServer):
             "CATALOG_IO__IMPL": "org.apache.iceberg.aws.s3.S3FileIO",
             "CATALOG_S3_PATH__STYLE__ACCESS": "true",
             "CATALOG_INCLUDE__CREDENTIALS": "true",
-            # The AWS client of Iceberg 1.12 has another Apache client than the server of 1.11 looks for.
-            "CATALOG_HTTP__CLIENT_TYPE": "urlconnection",
         }
 
     def answers(self) -> bool:

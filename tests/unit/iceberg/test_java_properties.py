@@ -12,7 +12,17 @@ import pytest
 
 from sluice.embedded import jars
 from sluice.errors import ConfigError
-from sluice.iceberg.java_properties import AZURE_ACCOUNT, CONVERTED, PYTHON_ONLY, REFUSED, RENAMED, SAME, translate
+from sluice.iceberg import catalog
+from sluice.iceberg.java_properties import (
+    AZURE_ACCOUNT,
+    CONVERTED,
+    PYTHON_ONLY,
+    REFUSED,
+    RENAMED,
+    SAME,
+    rest_defaults,
+    translate,
+)
 from sluice.ingest import session
 
 pytestmark = pytest.mark.unit
@@ -68,7 +78,13 @@ def java_classes() -> bytes:
 def test_each_name_that_java_gets_is_one_that_java_has() -> None:
     classes = java_classes()
     given = {*SAME, *(java for names in RENAMED.values() for java in names), *(java for java, _ in CONVERTED.values())}
-    given |= {"client.factory", "client.assume-role.region", "adls.sas-token.", "rest.auth.type"}
+    given |= {
+        "token-exchange-enabled",
+        "client.factory",
+        "client.assume-role.region",
+        "adls.sas-token.",
+        "rest.auth.type",
+    }
     given |= {"rest.auth.basic.username", "rest.auth.basic.password"}
     given |= {"adls.auth.shared-key.account.name", "adls.auth.shared-key.account.key"}
     # Java's view of a REST catalog's address and name is in classes of the core.
@@ -127,6 +143,31 @@ def test_a_setting_means_the_same_in_java(config: dict[str, object], java: dict[
     found = translate(config).properties
     assert {name: value for name, value in found.items() if name in java} == java
     assert not found.keys() & {*RENAMED, *CONVERTED, *PYTHON_ONLY, *AZURE_ACCOUNT, "auth"}
+
+
+@pytest.mark.parametrize(
+    ("config", "java"),
+    [
+        ({}, {"header.X-Iceberg-Access-Delegation": "vended-credentials"}),
+        ({"header.x-iceberg-access-delegation": "remote-signing"}, {}),
+        (
+            {"credential": "me:pw", "header.X-Iceberg-Access-Delegation": "remote-signing"},
+            {"token-exchange-enabled": "false"},
+        ),
+        ({"credential": "me:pw", "token-exchange-enabled": "true", "header.X-Iceberg-Access-Delegation": "x"}, {}),
+    ],
+)
+def test_javas_rest_client_does_what_pyicebergs_does(config: dict[str, str], java: dict[str, str]) -> None:
+    assert rest_defaults(config) == java
+
+
+@pytest.mark.parametrize("name", ["client.access-key-id", "client.secret-access-key", "client.session-token"])
+def test_keys_that_java_would_not_use_for_glue_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__G__TYPE", "glue")
+    monkeypatch.setenv(f"PYICEBERG_CATALOG__G__{name.replace('-', '_').replace('.', '__').upper()}", "x")
+    with pytest.raises(ConfigError, match=f"sets {name}") as refused:
+        catalog.spark_conf("g")
+    assert "AWS_ACCESS_KEY_ID" in (refused.value.next_step or "")
 
 
 @pytest.mark.parametrize("config", [{}, {"adls.sas-token": "sv=1"}])
