@@ -12,7 +12,7 @@ HEADER = """\
 # Written by `PYTHONPATH=include:. python -m tests.support.pinned_jars` from the sets there.
 """
 REST, REST_SERVER, REST_S3 = "rest", "rest-server", "rest-s3"
-S3_CLIENT, S3_SERVER, LOCAL_FILES = "s3-client", "s3-server", "local-files"
+S3_SERVER, LOCAL_FILES = "s3-server", "local-files"
 SETS = {
     REST: relock.JarSet(
         (
@@ -40,7 +40,6 @@ SETS = {
         ),
         transitive=False,
     ),
-    S3_CLIENT: relock.JarSet(("org.apache.iceberg:iceberg-aws-bundle:1.12.0",), transitive=False),
     S3_SERVER: relock.JarSet(("com.adobe.testing:s3mock:5.2.0:exec@jar",), transitive=False),
     LOCAL_FILES: relock.JarSet(("com.globalmentor:hadoop-bare-naked-local-fs:0.1.0",), transitive=False),
 }

@@ -45,8 +45,11 @@ def _run(chosen: argparse.Namespace) -> int:
         print(status)
         return STATUS_CODES.get(status.condition, 1)
     elif chosen.command == "jars":
-        for name in [chosen.of] if chosen.of else jars.read_lock():
-            if chosen.of or name != jars.REGISTRY:  # large and optional: fetched when the registry starts
+        if chosen.clouds:
+            print(f"{jars.SPARK}: {jars.ensure_spark_jars(chosen.clouds.split(','))}")
+        else:
+            # The registry's are large and optional: fetched when it starts.
+            for name in [chosen.of] if chosen.of else [jars.SPARK, jars.KAFKA]:
                 print(f"{name}: {jars.ensure_jars(name)}")
     else:
         relock.write_lock()
@@ -68,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     fetch.add_argument(
         "of", nargs="?", choices=[jars.SPARK, jars.KAFKA], help="those of Spark's driver, or of the broker"
     )
+    fetch.add_argument("--clouds", help=f"Spark's with those of stores and catalogs: {','.join(jars.CLOUDS)}")
     commands.add_parser("lock", help="resolve the jars again and write jars.lock")
     return parser
 

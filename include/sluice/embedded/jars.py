@@ -10,7 +10,7 @@ import hashlib
 import shutil
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,6 +24,11 @@ LOCK = Path(__file__).with_name("jars.lock")
 SPARK = "spark"
 KAFKA = "kafka"
 REGISTRY = "registry"
+AWS = "aws"
+CLOUDS = {"s3": AWS, "glue": AWS}
+"""The set of jars that Spark needs beside its own for a store or catalog."""
+NOT_PINNED = {"gcs": "iceberg-gcp-bundle", "azure": "iceberg-azure-bundle"}
+"""Not every repository has these of Iceberg's version yet."""
 
 Lock = Mapping[str, Mapping[Coordinate, str]]
 
@@ -52,7 +57,7 @@ def ensure_jars(name: str, *, lock: Lock | None = None, cache: Path | None = Non
     """Return the folder with all jars of a set, verified; fetch missing and damaged jars first.
 
     Args:
-        name: The set: `spark`, `kafka` or `registry`.
+        name: The set: `spark`, `kafka`, `registry` or one of a cloud.
         lock: The pins; by default those of the repository.
         cache: The cache folder; by default the user's.
         java: The Java to run Ivy on; by default `find_java`'s.
@@ -70,6 +75,31 @@ def ensure_jars(name: str, *, lock: Lock | None = None, cache: Path | None = Non
         if missing:
             _fetch(name, folder, missing, cache=cache, java=java or find_java(cache))
     return folder
+
+
+def ensure_spark_jars(clouds: Iterable[str], *, lock: Lock | None = None, cache: Path | None = None) -> Path:
+    """Return a folder with Spark's jars and those of stores and catalogs, verified, for `SLUICE_JARS`.
+
+    Args:
+        clouds: Names of `CLOUDS`.
+        lock: The pins; by default those of the repository.
+        cache: The cache folder; by default the user's.
+
+    Raises:
+        StackError: A name is unknown or has no pinned jars, or as for `ensure_jars`.
+    """
+    lock = read_lock() if lock is None else lock
+    pins = dict(lock[SPARK])
+    for each in clouds:
+        if each in NOT_PINNED:
+            raise StackError(
+                f"the jar for {each}, {NOT_PINNED[each]}, is not pinned: not every repository has that version",
+                next_step=f"copy the folder of make jars, add {NOT_PINNED[each]} of Iceberg's version, set SLUICE_JARS",
+            )
+        if each not in CLOUDS:
+            raise StackError(f"there are no jars for {each!r}", next_step=f"name some of {', '.join(CLOUDS)}")
+        pins |= lock[CLOUDS[each]]
+    return ensure_jars(SPARK, lock={SPARK: pins}, cache=cache)
 
 
 def sha256(path: Path) -> str:

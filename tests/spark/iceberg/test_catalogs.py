@@ -39,7 +39,6 @@ from tests.spark.operate.test_rollback import act, check_refs, look
 from tests.support.faults import PausedCall, StepThread, by_run
 from tests.support.killable_driver import StoppingJob, kill_driver, stopped_driver
 from tests.support.lake import Lake
-from tests.support.services import glue
 from tests.support.services.catalogs import CATALOGS, TOKEN_LIFE_S, RunningCatalog
 
 # The others are marked infra, so that `make test` takes no longer.
@@ -57,9 +56,9 @@ class Here:
 
 
 @contextmanager
-def used(spark: SparkSession, name: str, folder: Path) -> Iterator[Here]:
+def use_catalog(spark: SparkSession, name: str, running: RunningCatalog) -> Iterator[None]:
     """From now on the catalog is this one, on both sides."""
-    with CATALOGS[name](folder) as running, pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLUICE_CATALOG", name)
         for key, value in running.settings.items():
             patch.setenv(f"PYICEBERG_CATALOG__{name.upper()}__{key}", value)
@@ -72,17 +71,16 @@ def used(spark: SparkSession, name: str, folder: Path) -> Iterator[Here]:
                 system.setProperty(key, running.environment[variable])
             else:
                 system.clearProperty(key)
-        if name == "glue":  # behind all others, which are those of production; drivers get it before
-            packages = str(glue.package_folder())
-            patch.setattr(sys, "path", [*sys.path, packages])
-            patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), packages))))
+        if running.packages:  # behind all others, which are those of production; drivers get it before
+            patch.setattr(sys, "path", [*sys.path, running.packages])
+            patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), running.packages))))
         # A running session takes another catalog; those that steps make begin with what all share.
         shared = spark._jsparkSession.sharedState().conf()
         for key, value in iceberg_catalog.spark_conf().items():
             if key.startswith("spark.sql.catalog."):
                 spark.conf.set(key, value)
                 shared.set(key, value)
-        yield Here(name, running)
+        yield
 
 
 @pytest.fixture(
@@ -92,8 +90,9 @@ def used(spark: SparkSession, name: str, folder: Path) -> Iterator[Here]:
 def catalog(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Here]:
-    with used(spark, request.param, tmp_path_factory.mktemp(request.param)) as here:
-        yield here
+    folder = tmp_path_factory.mktemp(request.param)
+    with CATALOGS[request.param](folder) as running, use_catalog(spark, request.param, running):
+        yield Here(request.param, running)
 
 
 def way(it: Lake) -> tuple[str, str]:

@@ -27,12 +27,14 @@ class RunningCatalog:
         environment: Further variables.
         secrets: What no command line and no log may show.
         parts: The servers, by name, for what a test asks of one.
+        packages: A folder of Python packages that its client needs.
     """
 
     settings: Mapping[str, str]
     environment: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     parts: Mapping[str, object] = field(default_factory=dict)
+    packages: str = ""
 
 
 # This store answers for a part of a file with the checksum of the whole.
@@ -83,7 +85,8 @@ def guarded(folder: Path) -> Iterator[RunningCatalog]:
 @contextmanager
 def on_glue(folder: Path) -> Iterator[RunningCatalog]:
     with Glue(folder) as server:
-        yield RunningCatalog(server.settings, server.environment, (glue.SECRET,), {"glue": server})
+        packages = str(glue.package_folder())
+        yield RunningCatalog(server.settings, server.environment, (glue.SECRET,), {"glue": server}, packages)
 
 
 CATALOGS: Mapping[str, Callable[[Path], AbstractContextManager[RunningCatalog]]] = {

@@ -17,7 +17,7 @@ KEY, SECRET = "reader", "s3cret-of-the-store"
 def link_spark_jars(folder: Path) -> Path:
     """Link Spark's jars and the S3 client into `folder`, for `SLUICE_JARS` with a warehouse on S3."""
     folder.mkdir()
-    for jar in (*jars.ensure_jars(jars.SPARK).glob("*.jar"), *pinned_jars.jars_in_set(pinned_jars.S3_CLIENT)):
+    for jar in jars.ensure_spark_jars(["s3"]).glob("*.jar"):
         (folder / jar.name).symlink_to(jar)
     return folder
 
