@@ -224,7 +224,7 @@ def after_tokens_expired(it: Lake, parts: Mapping[str, Any], merged: str) -> Non
 
 
 def after_a_race_for_a_version(it: Lake, parts: Mapping[str, Any], merged: str) -> None:
-    """Two commit from one version of Glue's table: the second is refused, by Python's client and by Java's."""
+    """Java commits to Glue between Python's reading of a version and its commit, which is refused."""
     table, client = it.catalog.load_table(merged), it.catalog.glue  # type: ignore[attr-defined]
     update, raced = client.update_table, []
 
