@@ -11,7 +11,7 @@ RUN pip install --no-cache-dir --require-hashes -r /requirements.txt
 # Java and the pinned jars at fixed paths.
 COPY --chown=airflow:0 include /opt/build/include
 RUN export SLUICE_CACHE=/home/airflow/sluice PYTHONPATH=/opt/build/include \
- && jars="$(python -m sluice.embedded jars spark-s3)" \
+ && jars="$(python -m sluice.embedded jars --clouds s3)" \
  && java="$(python -c 'from sluice.embedded import home, java; print(java.find_java(home.cache_folder()).home)')" \
- && ln -s "${jars#spark-s3: }" /home/airflow/spark-jars \
+ && ln -s "${jars#spark: }" /home/airflow/spark-jars \
  && ln -s "$java" /home/airflow/java

@@ -28,6 +28,8 @@ ON_A_CLUSTER := $(patsubst %,tests/spark/%,formats/test_formats.py formats/test_
   ingest/test_expectations.py kafka/test_registry.py maintain/test_maintain.py backfill/test_backfill.py backfill/test_refusals.py \
   operate/test_accept_gap.py ingest/test_cluster.py ingest/test_leader_killed.py ingest/test_yarn.py) \
   tests/system/embedded/test_spark_cluster.py
+# Tests on each catalog, and on an S3 that loses requests.
+EVERY_CATALOG := $(patsubst %,tests/spark/iceberg/%,test_catalogs.py test_bad_network.py)
 
 .PHONY: pictures rooms type-tables cli-reference contract-reference references check help setup setup-dev jars demo up down status test test-thorough test-infra lint style types format bench soak dist docs requirements clean
 
@@ -40,8 +42,8 @@ setup: $(VENV)/.runtime $(VENV)/bin/sluice ## create .venv with the pinned packa
 
 setup-dev: $(VENV)/.dev $(VENV)/bin/sluice ## the same, with the tools that make test and make lint use
 
-jars: $(VENV)/.runtime ## fetch and verify the pinned jars into the cache (~/.cache/sluice, or SLUICE_CACHE)
-	@$(RUN) -m sluice.embedded jars
+jars: $(VENV)/.runtime ## fetch and verify the pinned jars into the cache (~/.cache/sluice, or SLUICE_CACHE); SET=s3,glue adds AWS's
+	@$(RUN) -m sluice.embedded jars $(if $(SET),--clouds $(SET))
 
 demo: setup jars ## ingest 340,000 records through Kafka, Airflow and Spark, and check every value; stops what it started
 	@$(RUN) -m sluice demo
@@ -72,8 +74,9 @@ endif
 test-thorough: ## the same with every case: each kill, each race in each mode; an hour and more, for a release
 	@SLUICE_TEST_THOROUGH=1 $(MAKE) test
 
-test-infra: setup-dev jars ## run the main path, every format, maintenance and backfill on a Spark cluster that loses executors; 15 minutes
+test-infra: setup-dev jars ## run the main path, every format, maintenance and backfill on a Spark cluster that loses executors, and on every catalog; 20 minutes
 	@SLUICE_TEST_CLUSTER=1 $(RUN) -m pytest -m "not soak" $(ON_A_CLUSTER)
+	@$(RUN) -m pytest -m infra $(EVERY_CATALOG)
 
 check: style types ## run lint, types and the tests without services, in under three minutes
 	@$(RUN) -m pytest -n logical tests/unit

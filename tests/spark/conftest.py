@@ -60,7 +60,7 @@ def lake_folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixtur
     if not rest:
         patch.setenv("PYICEBERG_CATALOG__LAKE__WAREHOUSE", f"file://{folder}/warehouse")
     # A new folder of jars has no class archive, so drivers start slowly; it is only made if a test needs S3.
-    on_s3 = any("postgres" in getattr(item, "fixturenames", ()) for item in request.session.items)
+    on_s3 = any("catalog" in getattr(item, "fixturenames", ()) for item in request.session.items)
     patch.setenv("SLUICE_JARS", str(s3.link_spark_jars(folder / "jars") if on_s3 else jars.ensure_jars(jars.SPARK)))
     patch.setenv("JAVA_HOME", str(find_java(cache_folder()).home))
     patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")

@@ -11,7 +11,8 @@ HEADER = """\
 # The jars of the tests, pinned: "organisation:name:revision" = SHA-256 of the jar.
 # Written by `PYTHONPATH=include:. python -m tests.support.pinned_jars` from the sets there.
 """
-REST, REST_SERVER, S3_CLIENT, S3_SERVER, LOCAL_FILES = "rest", "rest-server", "s3-client", "s3-server", "local-files"
+REST, REST_SERVER, REST_S3 = "rest", "rest-server", "rest-s3"
+S3_SERVER, LOCAL_FILES = "s3-server", "local-files"
 YARN = "yarn"
 SETS = {
     REST: relock.JarSet(
@@ -31,7 +32,15 @@ SETS = {
         ),
         transitive=False,
     ),
-    S3_CLIENT: relock.JarSet(("org.apache.iceberg:iceberg-aws-bundle:1.12.0",), transitive=False),
+    # S3 for that server, of its own version: the client of 1.12 lacks classes that 1.11 needs.
+    REST_S3: relock.JarSet(
+        (
+            "org.apache.iceberg:iceberg-aws:1.11.0",
+            "org.apache.iceberg:iceberg-aws-bundle:1.11.0",
+            "dev.failsafe:failsafe:3.3.2",
+        ),
+        transitive=False,
+    ),
     S3_SERVER: relock.JarSet(("com.adobe.testing:s3mock:5.2.0:exec@jar",), transitive=False),
     # ResourceManager and NodeManager, and what Hadoop's shaded jars expect beside them.
     YARN: relock.JarSet(

@@ -45,8 +45,11 @@ def _run(chosen: argparse.Namespace) -> int:
         print(status)
         return STATUS_CODES.get(status.condition, 1)
     elif chosen.command == "jars":
-        for name in [chosen.of] if chosen.of else jars.read_lock():
-            if chosen.of or name not in jars.OPTIONAL:
+        if chosen.clouds:
+            print(f"{jars.SPARK}: {jars.ensure_spark_jars(chosen.clouds.split(','))}")
+        else:
+            # The registry's are large and optional: fetched when it starts.
+            for name in [chosen.of] if chosen.of else [jars.SPARK, jars.KAFKA]:
                 print(f"{name}: {jars.ensure_jars(name)}")
     else:
         relock.write_lock()
@@ -68,9 +71,10 @@ def _parser() -> argparse.ArgumentParser:
     fetch.add_argument(
         "of",
         nargs="?",
-        choices=[jars.SPARK, jars.SPARK_S3, jars.KAFKA],
-        help="Spark's, Spark's with S3, or the broker's",
+        choices=[jars.SPARK, jars.KAFKA],
+        help="Spark's, or the broker's",
     )
+    fetch.add_argument("--clouds", help=f"Spark's with those of stores and catalogs: {','.join(jars.CLOUDS)}")
     commands.add_parser("lock", help="resolve the jars again and write jars.lock")
     return parser
 

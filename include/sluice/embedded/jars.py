@@ -1,6 +1,6 @@
 """The pinned jars: fetches those of `jars.lock`, checks their SHA-256 and keeps them in the cache.
 
-Each set (`spark`, `spark-s3`, `kafka`, `registry`) has a folder named after a hash of its pins: versions never mix.
+Each set (`spark`, `kafka`, `registry`, `aws`) has a folder named after a hash of its pins: versions never mix.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import shutil
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,12 +22,13 @@ from sluice.embedded.java import Java, find_java
 
 LOCK = Path(__file__).with_name("jars.lock")
 SPARK = "spark"
-SPARK_S3 = "spark-s3"
-"""Spark's, and Iceberg's client for a warehouse on S3."""
 KAFKA = "kafka"
 REGISTRY = "registry"
-OPTIONAL = (SPARK_S3, REGISTRY)
-"""Large sets, which are fetched where they are needed."""
+AWS = "aws"
+CLOUDS = {"s3": AWS, "glue": AWS}
+"""The set of jars that Spark needs beside its own for a store or catalog."""
+NOT_PINNED = {"gcs": "iceberg-gcp-bundle", "azure": "iceberg-azure-bundle"}
+"""Not every repository has these of Iceberg's version yet."""
 
 Lock = Mapping[str, Mapping[Coordinate, str]]
 
@@ -56,7 +57,7 @@ def ensure_jars(name: str, *, lock: Lock | None = None, cache: Path | None = Non
     """Return the folder with all jars of a set, verified; fetch missing and damaged jars first.
 
     Args:
-        name: The set: `spark`, `spark-s3`, `kafka` or `registry`.
+        name: The set: `spark`, `kafka`, `registry` or one of a cloud.
         lock: The pins; by default those of the repository.
         cache: The cache folder; by default the user's.
         java: The Java to run Ivy on; by default `find_java`'s.
@@ -74,6 +75,31 @@ def ensure_jars(name: str, *, lock: Lock | None = None, cache: Path | None = Non
         if missing:
             _fetch(name, folder, missing, cache=cache, java=java or find_java(cache))
     return folder
+
+
+def ensure_spark_jars(clouds: Iterable[str], *, lock: Lock | None = None, cache: Path | None = None) -> Path:
+    """Return a folder with Spark's jars and those of stores and catalogs, verified, for `SLUICE_JARS`.
+
+    Args:
+        clouds: Names of `CLOUDS`.
+        lock: The pins; by default those of the repository.
+        cache: The cache folder; by default the user's.
+
+    Raises:
+        StackError: A name is unknown or has no pinned jars, or as for `ensure_jars`.
+    """
+    lock = read_lock() if lock is None else lock
+    pins = dict(lock[SPARK])
+    for each in clouds:
+        if each in NOT_PINNED:
+            raise StackError(
+                f"the jar for {each}, {NOT_PINNED[each]}, is not pinned: not every repository has that version",
+                next_step=f"copy the folder of make jars, add {NOT_PINNED[each]} of Iceberg's version, set SLUICE_JARS",
+            )
+        if each not in CLOUDS:
+            raise StackError(f"there are no jars for {each!r}", next_step=f"name some of {', '.join(CLOUDS)}")
+        pins |= lock[CLOUDS[each]]
+    return ensure_jars(SPARK, lock={SPARK: pins}, cache=cache)
 
 
 def sha256(path: Path) -> str:

@@ -11,7 +11,7 @@ from sluice.embedded import ivy
 from sluice.embedded.failure import say
 from sluice.embedded.home import cache_folder
 from sluice.embedded.ivy import Coordinate
-from sluice.embedded.jars import KAFKA, LOCK, REGISTRY, SPARK, SPARK_S3, sha256
+from sluice.embedded.jars import AWS, KAFKA, LOCK, REGISTRY, SPARK, sha256
 from sluice.embedded.java import find_java
 
 HEADER = """\
@@ -48,7 +48,6 @@ SPARK_JARS = (
 )
 SETS = {
     SPARK: JarSet(SPARK_JARS, transitive=False),
-    SPARK_S3: JarSet((*SPARK_JARS, "org.apache.iceberg:iceberg-aws-bundle:1.12.0"), transitive=False),
     # Kafka logs through SLF4J without a backend; without log4j-slf4j-impl there are no logs.
     KAFKA: JarSet(
         ("org.apache.kafka:kafka_2.13:4.3.1", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"),
@@ -56,6 +55,8 @@ SETS = {
     ),
     # One archive with the application and its dependencies.
     REGISTRY: JarSet(("io.apicurio:apicurio-registry-app:3.3.3:all@tar.gz",), transitive=False),
+    # Of the version of Spark's Iceberg, with AWS's SDK within.
+    AWS: JarSet(("org.apache.iceberg:iceberg-aws-bundle:1.12.0",), transitive=False),
 }
 
 

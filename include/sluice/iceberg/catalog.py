@@ -130,7 +130,11 @@ def spark_conf(name: str | None = None) -> dict[str, str]:
         conf[f"{prefix}.type"] = kind
     else:
         raise ConfigError(f"Spark cannot open catalog {name!r} of type {kind!r}; supported: sql, rest, glue, hive.")
+    if kind == "glue":
+        java_properties.refuse_for_glue(config)
     found = java_properties.translate(config).properties
+    if kind == "rest":
+        found |= java_properties.rest_defaults(found)
     if kind in ("sql", "hive"):
         found = _FILE_IO | found
     if "s3.endpoint" in found:

@@ -38,11 +38,12 @@ RENAMED: Mapping[str, tuple[str, ...]] = {
     "s3.sse-kms-key-id": ("s3.sse.key",),
     "s3.signer.uri": ("signer.uri",),
     "s3.signer.endpoint": ("signer.endpoint",),
-    "adls.account-name": ("adls.auth.shared-key.account.name",),
-    "adls.account-key": ("adls.auth.shared-key.account.key",),
 }
 """Java's names of the same setting. In PyIceberg a service's own name (`s3.…`) comes before the shared `client.…`,
 so a later line here replaces an earlier one."""
+
+
+DELEGATION = "header.X-Iceberg-Access-Delegation"
 
 
 def _milliseconds(seconds: str) -> str:
@@ -109,6 +110,10 @@ PYTHON_ONLY = frozenset(
 """Settings of how Python connects. For Java, the same is set by `spark.hadoop.…`, JVM options, or not at all."""
 
 
+AZURE_ACCOUNT = frozenset({"adls.account-name", "adls.account-key", "adls.sas-token"})
+"""Java's settings for an account depend on which of these are given together."""
+
+
 class JavaProperties(NamedTuple):
     """Settings for Java.
 
@@ -121,6 +126,19 @@ class JavaProperties(NamedTuple):
     properties: dict[str, str]
     python_only: list[str]
     passed_on: list[str]
+
+
+def refuse_for_glue(config: Mapping[str, Any]) -> None:
+    """Refuse keys that PyIceberg logs in to Glue with, and Java to S3 alone.
+
+    Raises:
+        ConfigError: such a key is set.
+    """
+    if set_keys := sorted({"client.access-key-id", "client.secret-access-key", "client.session-token"} & config.keys()):
+        raise ConfigError(
+            f"The catalog is Glue and sets {', '.join(set_keys)}, which Iceberg in Spark does not have for Glue.",
+            next_step=f"Remove it, and use {_AWS_DEFAULT}, which PyIceberg and Spark both read; or s3.… for S3 alone.",
+        )
 
 
 def translate(config: Mapping[str, Any]) -> JavaProperties:
@@ -140,7 +158,7 @@ def translate(config: Mapping[str, Any]) -> JavaProperties:
             "The catalog sets s3.region and glue.region to different regions; Iceberg in Spark has one for both.",
             next_step="Use a warehouse in the region of the catalog, and set client.region alone.",
         )
-    changed = {*RENAMED, *CONVERTED, *PYTHON_ONLY, "auth", "adls.sas-token"}
+    changed = {*RENAMED, *CONVERTED, *PYTHON_ONLY, *AZURE_ACCOUNT, "auth"}
     found = {name: str(value) for name, value in config.items() if name not in changed}
     for name, java_names in RENAMED.items():
         if name in config:
@@ -150,12 +168,26 @@ def translate(config: Mapping[str, Any]) -> JavaProperties:
     for name, (java_name, convert) in CONVERTED.items():
         if name in config and (value := convert(str(config[name]))) is not None:
             found.setdefault(java_name, value)
-    found |= _assumed_role(found) | _sas_token(config) | _authentication(config.get("auth"))
+    found |= _assumed_role(found) | _shared_key(config) | _sas_token(config) | _authentication(config.get("auth"))
     return JavaProperties(
         properties=found,
         python_only=sorted(PYTHON_ONLY & config.keys()),
         passed_on=sorted(config.keys() - SAME - changed),
     )
+
+
+def rest_defaults(found: Mapping[str, str]) -> dict[str, str]:
+    """Return settings by which Java's REST client does what PyIceberg's does by itself.
+
+    PyIceberg asks for a table's storage credentials in each request, and gets a new token by its credential. Java asks
+    only with this header, and exchanges the old token, which Keycloak, Entra and others refuse.
+    """
+    made = {}
+    if DELEGATION.lower() not in {name.lower() for name in found}:
+        made[DELEGATION] = "vended-credentials"
+    if "credential" in found and "token-exchange-enabled" not in found:
+        made["token-exchange-enabled"] = "false"
+    return made
 
 
 def _assumed_role(found: Mapping[str, str]) -> dict[str, str]:
@@ -166,6 +198,18 @@ def _assumed_role(found: Mapping[str, str]) -> dict[str, str]:
     if "client.region" in found:
         made["client.assume-role.region"] = found["client.region"]
     return made
+
+
+def _shared_key(config: Mapping[str, Any]) -> dict[str, str]:
+    """Java has a shared key for one account: the name alone, or beside a SAS token, is no log-in there."""
+    if "adls.account-key" not in config:
+        return {}
+    if "adls.account-name" not in config:
+        raise ConfigError(
+            "The catalog sets adls.account-key, and not which account it is for.", next_step="Set adls.account-name."
+        )
+    parts = {each: str(config[f"adls.account-{each}"]) for each in ("name", "key")}
+    return {f"adls.auth.shared-key.account.{each}": value for each, value in parts.items()}
 
 
 def _sas_token(config: Mapping[str, Any]) -> dict[str, str]:

@@ -1,18 +1,25 @@
-"""Ingestion, fencing, kills, maintenance and rollback work on a PostgreSQL catalog with S3 and on a REST catalog."""
+"""Ingestion, fencing, kills, maintenance, rollback and a contract's change work on each catalog.
+
+`make test` runs PostgreSQL with S3, and REST; `make test-infra` runs the others.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyspark
 import pytest
+from pyiceberg.exceptions import CommitFailedException
 from pyspark.sql import SparkSession
 
 from sluice.batch import CURSOR_TAG
@@ -32,44 +39,60 @@ from tests.spark.operate.test_rollback import act, check_refs, look
 from tests.support.faults import PausedCall, StepThread, by_run
 from tests.support.killable_driver import StoppingJob, kill_driver, stopped_driver
 from tests.support.lake import Lake
-from tests.support.services.postgres import PASSWORD, Postgres
-from tests.support.services.rest_catalog import RestCatalog
-from tests.support.services.s3 import SECRET, S3Server
+from tests.support.services.catalogs import CATALOGS, TOKEN_LIFE_S, RunningCatalog
+
+# The others are marked infra, so that `make test` takes no longer.
+USUAL = ("postgres", "rest")
+AWS_KEYS = {"AWS_ACCESS_KEY_ID": "aws.accessKeyId", "AWS_SECRET_ACCESS_KEY": "aws.secretAccessKey"}
+"""AWS's variables, and the JVM's properties of the same meaning."""
 
 
-def use(spark: SparkSession, name: str, settings: dict[str, str]) -> pytest.MonkeyPatch:
-    """From now on the catalog is the one that is configured so, on both sides."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("SLUICE_CATALOG", name)
-    for key, value in settings.items():
-        patch.setenv(f"PYICEBERG_CATALOG__{name.upper()}__{key}", value)
-    # A running session takes another catalog; those that steps make begin with what all share.
-    shared = spark._jsparkSession.sharedState().conf()
-    for key, value in iceberg_catalog.spark_conf().items():
-        if key.startswith("spark.sql.catalog."):
-            spark.conf.set(key, value)
-            shared.set(key, value)
-    return patch
+@dataclass(frozen=True)
+class Here:
+    """The catalog of a test, by the name that Spark and PyIceberg have for it."""
+
+    name: str
+    running: RunningCatalog
 
 
-@pytest.fixture(scope="module")
-def postgres(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    with Postgres() as running, S3Server(tmp_path_factory.mktemp("s3")) as store:
-        patch = use(spark, "postgres", {"TYPE": "sql", "URI": running.uri, **store.settings})
-        # This store answers for a part of a file with the checksum of the whole.
-        patch.setenv("AWS_RESPONSE_CHECKSUM_VALIDATION", "when_required")
-        yield running
-        patch.undo()
+@contextmanager
+def use_catalog(spark: SparkSession, name: str, running: RunningCatalog) -> Iterator[None]:
+    """From now on the catalog is this one, on both sides."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLUICE_CATALOG", name)
+        for key, value in running.settings.items():
+            patch.setenv(f"PYICEBERG_CATALOG__{name.upper()}__{key}", value)
+        for key, value in running.environment.items():
+            patch.setenv(key, value)
+        # AWS's client in the running JVM does not see variables that are new.
+        system = spark._jvm.java.lang.System  # type: ignore[union-attr]
+        for variable, key in AWS_KEYS.items():
+            if variable in running.environment:
+                system.setProperty(key, running.environment[variable])
+            else:
+                system.clearProperty(key)
+        if running.packages:  # behind all others, which are those of production; drivers get it before
+            patch.setattr(sys, "path", [*sys.path, running.packages])
+            patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), running.packages))))
+        # A running session takes another catalog; those that steps make begin with what all share.
+        shared = spark._jsparkSession.sharedState().conf()
+        for key, value in iceberg_catalog.spark_conf().items():
+            if key.startswith("spark.sql.catalog."):
+                spark.conf.set(key, value)
+                shared.set(key, value)
+        yield
 
 
-@pytest.fixture(scope="module")
-def rest(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
-    folder = tmp_path_factory.mktemp("rest")
-    (folder / "warehouse").mkdir()
-    with RestCatalog(folder) as running:
-        patch = use(spark, "rest", {"TYPE": "rest", "URI": running.url})
-        yield running
-        patch.undo()
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(each, marks=() if each in USUAL else pytest.mark.infra) for each in CATALOGS],
+)
+def catalog(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Here]:
+    folder = tmp_path_factory.mktemp(request.param)
+    with CATALOGS[request.param](folder) as running, use_catalog(spark, request.param, running):
+        yield Here(request.param, running)
 
 
 def way(it: Lake) -> tuple[str, str]:
@@ -149,42 +172,78 @@ def beside_another_catalog(it: Lake, name: str) -> None:
     assert [table.io.new_input(path).exists() for path in (live, left)] == [True, False]
 
 
-def killed(it: Lake, lake_folder: Path) -> None:
+def killed(it: Lake, lake_folder: Path, secrets: tuple[str, ...]) -> None:
     """A driver as Airflow starts it is killed between stage and publish; nowhere does it show a password."""
     upkeep.fill(it, 800)
     it.plan("killed")
     with stopped_driver(lake_folder, StoppingJob(it, "staged")) as process:
-        told = next(lake_folder.glob("driver-*/driver.log")).read_text()
+        told = max(lake_folder.glob("driver-*/driver.log"), key=lambda log: log.stat().st_mtime).read_text()
         for each in (leader := psutil.Process(process.pid), *leader.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):
                 told += " ".join(each.cmdline())
         assert "spark-submit" in told or "SparkSubmit" in told
-        assert not [secret for secret in (PASSWORD, SECRET, "jdbc.password") if secret in told]
+        assert not [secret for secret in (*secrets, "jdbc.password") if secret in told]
         kill_driver(process)
     assert not it.plan().topics[it.topic].to_stage
 
 
-def test_postgres(postgres: Postgres, lake: Callable[..., Lake], lake_folder: Path) -> None:
+def test_a_catalog_takes_the_whole_way(catalog: Here, lake: Callable[..., Lake], lake_folder: Path) -> None:
     it = lake()
-    assert it.catalog.properties["uri"] == postgres.uri
+    assert it.catalog.name == catalog.name
     appended, merged = way(it)
-    killed(it, lake_folder)
-    # The server restarts, and with it ends all that clients keep open: the next run goes on.
-    counted = f"SELECT count(*) FROM postgres.{merged}"
-    held = it.spark.sql(counted).first()
-    postgres.stop()
-    postgres.start()
-    assert it.spark.sql(counted).first() == held
+    if catalog.name == "rest":  # another one of its kind is killed below
+        return
+    killed(it, lake_folder, catalog.running.secrets)
+    after = AFTERWARDS.get(catalog.name)
+    if after:
+        after(it, catalog.running.parts, merged)
     upkeep.fill(it, 900)
     it.drain(appended)
     it.assert_appended(appended)
     it.assert_folded(merged)
 
 
-def test_rest(rest: RestCatalog, lake: Callable[..., Lake]) -> None:
-    it = lake()
-    assert it.catalog.properties["uri"] == rest.url
-    way(it)
+def after_a_restart(it: Lake, parts: Mapping[str, Any], merged: str) -> None:
+    """The server restarts, and with it ends all that clients keep open: the next run goes on."""
+    counted = f"SELECT count(*) FROM postgres.{merged}"
+    held = it.spark.sql(counted).first()
+    parts["postgres"].stop()
+    parts["postgres"].start()
+    assert it.spark.sql(counted).first() == held
+
+
+def after_tokens_expired(it: Lake, parts: Mapping[str, Any], merged: str) -> None:
+    """Both sides logged in by tokens, more than once, and reached S3 by the keys that the catalog gave them."""
+    tokens, keys = parts["tokens"], parts["keys"]
+    assert len(tokens.granted) > 4 and tokens.refused_grants == []
+    assert any("PyIceberg" in agent for agent in tokens.agents) and len(tokens.agents) > 1, tokens.agents
+    assert keys.refused == [] and sum(keys.used.values()) > 100
+    # Without a request for the time of a token, both begin with one that has expired.
+    time.sleep(TOKEN_LIFE_S + 1)
+    assert it.catalog.load_table(merged).scan().count() == it.spark.table(f"guarded.{merged}").count()
+
+
+def after_a_race_for_a_version(it: Lake, parts: Mapping[str, Any], merged: str) -> None:
+    """Java commits to Glue between Python's reading of a version and its commit, which is refused."""
+    table, client = it.catalog.load_table(merged), it.catalog.glue  # type: ignore[attr-defined]
+    update, raced = client.update_table, []
+
+    def late(**values: Any) -> Any:
+        if not raced:
+            raced.append(1)
+            it.spark.sql(f"ALTER TABLE glue.{merged} SET TBLPROPERTIES ('first' = 'java')")
+        return update(**values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client, "update_table", late)
+        with pytest.raises(CommitFailedException):
+            table.transaction().set_properties({"second": "python"}).commit_transaction()
+    assert raced
+    found = it.catalog.load_table(merged).properties
+    assert found["first"] == "java" and "second" not in found
+
+
+AFTERWARDS = {"postgres": after_a_restart, "guarded": after_tokens_expired, "glue": after_a_race_for_a_version}
 
 
 def test_a_jvm_that_python_starts_has_no_catalog_on_its_command_line(spark: SparkSession) -> None:

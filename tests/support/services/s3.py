@@ -11,13 +11,13 @@ from tests.support import pinned_jars
 from tests.support.services.java_server import JavaServer
 
 BUCKET = "lake"
-SECRET = "s3cret-of-the-store"
+KEY, SECRET = "reader", "s3cret-of-the-store"
 
 
 def link_spark_jars(folder: Path) -> Path:
     """Link Spark's jars and the S3 client into `folder`, for `SLUICE_JARS` with a warehouse on S3."""
     folder.mkdir()
-    for jar in (*jars.ensure_jars(jars.SPARK).glob("*.jar"), *pinned_jars.jars_in_set(pinned_jars.S3_CLIENT)):
+    for jar in jars.ensure_spark_jars(["s3"]).glob("*.jar"):
         (folder / jar.name).symlink_to(jar)
     return folder
 
@@ -30,11 +30,16 @@ class S3Server(JavaServer):
     @property
     def settings(self) -> dict[str, str]:
         """The settings of a PyIceberg catalog for its warehouse and S3."""
+        return self.settings_at(self.port)
+
+    @staticmethod
+    def settings_at(port: int) -> dict[str, str]:
+        """The same, for a proxy in front of it at another port."""
         return {
             "WAREHOUSE": f"s3://{BUCKET}/{uuid.uuid4().hex}",
-            "S3__ENDPOINT": f"http://{HOST}:{self.port}",
+            "S3__ENDPOINT": f"http://{HOST}:{port}",
             "S3__REGION": "eu-central-1",
-            "S3__ACCESS_KEY_ID": "reader",
+            "S3__ACCESS_KEY_ID": KEY,
             "S3__SECRET_ACCESS_KEY": SECRET,
         }
 

@@ -131,3 +131,24 @@ def test_the_environments_proxy_reaches_java(monkeypatch):
         "-Dhttps.proxyPort=3128",
         "-Dhttp.nonProxyHosts=localhost|*.inside",
     ]
+
+
+def test_sparks_jars_and_those_of_a_cloud_are_in_one_folder(tmp_path, repository, java):
+    (one, first), (two, second) = pins(repository)["set"].items()
+    lock = {"spark": {one: first}, "aws": {two: second}}
+    folder = jars.ensure_spark_jars(["s3", "glue"], lock=lock, cache=tmp_path)
+    assert {path.name for path in folder.iterdir()} == {one.filename, two.filename}
+    lock["aws"][two] = "0" * 64
+    with pytest.raises(StackError, match="checksum mismatch"):
+        jars.ensure_spark_jars(["s3"], lock=lock, cache=tmp_path)
+    with pytest.raises(StackError, match="no jars for 'gce'"):
+        jars.ensure_spark_jars(["gce"], lock=lock, cache=tmp_path)
+    with pytest.raises(StackError, match="iceberg-gcp-bundle, is not pinned"):
+        jars.ensure_spark_jars(["gcs"], lock=lock, cache=tmp_path)
+
+
+def test_each_cloud_has_its_set_of_icebergs_version():
+    lock = jars.read_lock()
+    (iceberg,) = [each for each in lock[jars.SPARK] if each.name.startswith("iceberg-spark-runtime")]
+    for name in {*jars.CLOUDS.values()}:
+        assert [each.rev for each in lock[name]] == [iceberg.rev], name

@@ -12,7 +12,17 @@ import pytest
 
 from sluice.embedded import jars
 from sluice.errors import ConfigError
-from sluice.iceberg.java_properties import CONVERTED, PYTHON_ONLY, REFUSED, RENAMED, SAME, translate
+from sluice.iceberg import catalog
+from sluice.iceberg.java_properties import (
+    AZURE_ACCOUNT,
+    CONVERTED,
+    PYTHON_ONLY,
+    REFUSED,
+    RENAMED,
+    SAME,
+    rest_defaults,
+    translate,
+)
 from sluice.ingest import session
 
 pytestmark = pytest.mark.unit
@@ -46,14 +56,14 @@ def python_names() -> set[str]:
 
 
 def test_each_setting_of_pyiceberg_has_a_place() -> None:
-    known = {*SAME, *RENAMED, *CONVERTED, *REFUSED, *PYTHON_ONLY, *READ_EARLIER, "adls.sas-token"}
+    known = {*SAME, *RENAMED, *CONVERTED, *REFUSED, *PYTHON_ONLY, *READ_EARLIER, *AZURE_ACCOUNT}
     names = python_names()
     assert {"s3.region", "glue.region", "adls.account-key", "gcs.oauth2.token", "rest.signing-name"} <= names
     assert names - known == set(), "new settings of PyIceberg: say what Java calls them"
 
 
 def test_no_setting_has_two_places() -> None:
-    places = [SAME, RENAMED, CONVERTED, REFUSED, PYTHON_ONLY]
+    places = [SAME, RENAMED, CONVERTED, REFUSED, PYTHON_ONLY, AZURE_ACCOUNT]
     assert sum(map(len, places)) == len({name for place in places for name in place})
 
 
@@ -68,8 +78,15 @@ def java_classes() -> bytes:
 def test_each_name_that_java_gets_is_one_that_java_has() -> None:
     classes = java_classes()
     given = {*SAME, *(java for names in RENAMED.values() for java in names), *(java for java, _ in CONVERTED.values())}
-    given |= {"client.factory", "client.assume-role.region", "adls.sas-token.", "rest.auth.type"}
+    given |= {
+        "token-exchange-enabled",
+        "client.factory",
+        "client.assume-role.region",
+        "adls.sas-token.",
+        "rest.auth.type",
+    }
     given |= {"rest.auth.basic.username", "rest.auth.basic.password"}
+    given |= {"adls.auth.shared-key.account.name", "adls.auth.shared-key.account.key"}
     # Java's view of a REST catalog's address and name is in classes of the core.
     missing = {name for name in given if name.encode() not in classes}
     assert missing == set()
@@ -98,7 +115,11 @@ def test_each_name_that_java_gets_is_one_that_java_has() -> None:
         ),
         (
             {"adls.account-name": "acme", "adls.sas-token": "sv=1"},
-            {"adls.sas-token.acme.dfs.core.windows.net": "sv=1", "adls.auth.shared-key.account.name": "acme"},
+            {"adls.sas-token.acme.dfs.core.windows.net": "sv=1"},
+        ),
+        (
+            {"adls.account-name": "acme", "adls.account-key": "k"},
+            {"adls.auth.shared-key.account.name": "acme", "adls.auth.shared-key.account.key": "k"},
         ),
         ({"auth": {"type": "noop"}}, {"rest.auth.type": "none"}),
         (
@@ -121,7 +142,38 @@ def test_each_name_that_java_gets_is_one_that_java_has() -> None:
 def test_a_setting_means_the_same_in_java(config: dict[str, object], java: dict[str, str]) -> None:
     found = translate(config).properties
     assert {name: value for name, value in found.items() if name in java} == java
-    assert not found.keys() & {*RENAMED, *CONVERTED, *PYTHON_ONLY, "auth"}
+    assert not found.keys() & {*RENAMED, *CONVERTED, *PYTHON_ONLY, *AZURE_ACCOUNT, "auth"}
+
+
+@pytest.mark.parametrize(
+    ("config", "java"),
+    [
+        ({}, {"header.X-Iceberg-Access-Delegation": "vended-credentials"}),
+        ({"header.x-iceberg-access-delegation": "remote-signing"}, {}),
+        (
+            {"credential": "me:pw", "header.X-Iceberg-Access-Delegation": "remote-signing"},
+            {"token-exchange-enabled": "false"},
+        ),
+        ({"credential": "me:pw", "token-exchange-enabled": "true", "header.X-Iceberg-Access-Delegation": "x"}, {}),
+    ],
+)
+def test_javas_rest_client_does_what_pyicebergs_does(config: dict[str, str], java: dict[str, str]) -> None:
+    assert rest_defaults(config) == java
+
+
+@pytest.mark.parametrize("name", ["client.access-key-id", "client.secret-access-key", "client.session-token"])
+def test_keys_that_java_would_not_use_for_glue_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__G__TYPE", "glue")
+    monkeypatch.setenv(f"PYICEBERG_CATALOG__G__{name.replace('-', '_').replace('.', '__').upper()}", "x")
+    with pytest.raises(ConfigError, match=f"sets {name}") as refused:
+        catalog.spark_conf("g")
+    assert "AWS_ACCESS_KEY_ID" in (refused.value.next_step or "")
+
+
+@pytest.mark.parametrize("config", [{}, {"adls.sas-token": "sv=1"}])
+def test_an_azure_account_without_its_key_is_no_log_in_by_shared_key(config: dict[str, str]) -> None:
+    found = translate({"adls.account-name": "acme", **config}).properties
+    assert not [name for name in found if "shared-key" in name or name == "adls.account-name"]
 
 
 def test_what_java_does_not_get_is_named() -> None:
@@ -135,6 +187,7 @@ def test_what_java_does_not_get_is_named() -> None:
         *(({name: "x"}, f"{name}, which Iceberg in Spark does not have") for name in REFUSED),
         ({"s3.region": "a", "glue.region": "b"}, "different regions"),
         ({"adls.sas-token": "sv=1"}, "which account"),
+        ({"adls.account-key": "k"}, "which account"),
         ({"auth": {"type": "google"}}, "type 'google'"),
     ],
 )

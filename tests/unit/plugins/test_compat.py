@@ -16,11 +16,8 @@ CHECK = """
 import inspect, json
 import airflow.sdk
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-<<<<<<< HEAD
-from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-=======
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator, _YarnSparkSubmitBackend
->>>>>>> h-deploy
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 hook = {name for name in dir(SparkSubmitHook) if not name.startswith("_")}
 print(json.dumps({
     "exit_code": sorted(hook & {"exit_code", "returncode", "return_code"}),
@@ -49,13 +46,10 @@ def test_the_internals_are_there_and_no_public_way_is(tmp_path: Path) -> None:
         "exit_code": [],  # else sluice_airflow.compat.ExitCodeHook.exit_code can go
         "log_filter": [],  # else its filter of start-up warnings can go
         "internals": [True, True],
-<<<<<<< HEAD
-        "count_runs": [True, []],  # else sluice_airflow.compat.count_active_runs can use it
-=======
         "pod": True,  # else the hook finds pods in any namespace, and _find_pod can go
         "adopt": True,  # else on_kill ends an application that a retry has found, and adopt can go
         "pod_state_key": "k8s_driver_status",
         "exit_code_text": [True, True],
->>>>>>> h-deploy
+        "count_runs": [True, []],  # else sluice_airflow.compat.count_active_runs can use it
         "sdk": [],  # else sluice_web.compat can use it
     }
