@@ -154,17 +154,17 @@ def explain_failures(frame: DataFrame, contract: Contract) -> DataFrame:
 def _always_computed_parts(frame: DataFrame, contract: Contract, text: str) -> list[tuple[str, Column]]:
     """The parts of an expression that are computed for every record, inner ones first: their texts, null if they fail.
 
-    Lambdas, and functions that may leave arguments out, are taken as a whole.
+    Lambdas, and arguments that a function may leave out, are taken as a part of it.
     """
     spark = frame.sparkSession
     empty = spark.createDataFrame([], T.StructType([frame.schema[c] for c in _allowed_columns(contract)]))
     parts = []
 
     def walk(node: CatalystNode) -> None:
-        if not (node.class_name in _CONDITIONAL or _last_name(node) in _CONDITIONAL or _last_name(node)[:4] == "try_"):
-            for child in node.children():
-                if child.class_name != "LambdaFunction":
-                    walk(child)
+        is_conditional = node.class_name in _CONDITIONAL or _last_name(node) in _CONDITIONAL
+        for child in node.children()[: 1 if is_conditional else None]:
+            if child.class_name != "LambdaFunction" and not _last_name(node).startswith("try_"):
+                walk(child)
         if node.children() and (source := node.source_text()):
             value = _guard(spark, node).column()
             with suppress(AnalysisException):  # what is no value on its own
