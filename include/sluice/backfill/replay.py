@@ -191,7 +191,7 @@ def _write_branch(
         raise _keep_branch(write, contract, piece, problem)
     write.check_main_unmoved()  # a writer that was overtaken must not touch quarantine and deletes any more
     # Commits on other tables must not carry this one's properties, hence the plain session.
-    plain = source.decoded(context.spark)
+    plain = source.decoded(context.spark, explain=counts.rejected > 0)
     if counts.rejected:
         tables.ensure_quarantine(context.catalog, contract)
         rejections = rejected_change.list_rejected_changes(context.catalog, write.base, contract)

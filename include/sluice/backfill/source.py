@@ -57,8 +57,8 @@ class SliceSource:
         """The quarantine as Spark names it."""
         return table_names.spark_name(self.context.catalog_name, table_names.quarantine(self.contract))
 
-    def decoded(self, session: SparkSession) -> DataFrame:
-        """The slice's records, each once."""
+    def decoded(self, session: SparkSession, *, explain: bool = False) -> DataFrame:
+        """The slice's records, each once; with `explain`, errors name the part of an expression that failed."""
         inside = F.expr(merge.in_ranges(self.piece))
         if self.origin == Origin.QUARANTINE:
             # A record that was quarantined without its raw value would be decoded as an empty one.
@@ -76,7 +76,8 @@ class SliceSource:
         raw = raw.select(*(c for c in RAW_COLUMNS if c in raw.columns))
         if self.origin != Origin.KAFKA:  # a record may be there twice: from live ingest and from a backfill
             raw = raw.dropDuplicates(validate.KEY)
-        return expectations.mark_failing_rows(decode(raw, self.contract, self.piece.topic), self.contract)
+        decoded = decode(raw, self.contract, self.piece.topic, explain=explain)
+        return expectations.mark_failing_rows(decoded, self.contract)
 
     def _quarantined(self, session: SparkSession) -> DataFrame:
         snapshot = () if self.quarantine_id is None else (f"snapshot_id_{self.quarantine_id}",)

@@ -99,7 +99,7 @@ def evaluate_sample(
     """
     rows = list(records)
     staged = spark.createDataFrame(rows, RAW_SCHEMA)
-    marked = expectations.mark_failing_rows(decode(staged, contract, topic), contract).persist()
+    marked = expectations.mark_failing_rows(decode(staged, contract, topic, explain=True), contract).persist()
     try:
         names = [c for c in marked.columns if not c.startswith(("_kafka_", "_sluice_"))]
         row = F.to_json(F.struct(*names), JSON_OPTIONS)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_serializer
@@ -28,6 +29,10 @@ from sluice.contract.values import (
     TableName,
     Topic,
 )
+
+_UNNAMED = re.compile(r"--|/\*|(^|[^\w\s)\]'\"`]|\b(all|distinct)\b)\s*\*|\bidentifier\s*\(")
+"""What may read columns in an expression without naming them: a `*` that does not multiply, a comment, which may hide
+one, and IDENTIFIER()."""
 
 Topics = Topic | list[Topic] | TopicPattern
 """What `topic:` may be in the YAML."""
@@ -234,6 +239,19 @@ class ContractFields(StrictModel):  # type: ignore[no-redef] # two of its fields
             if column.name == name:
                 return column
         raise KeyError(name)
+
+
+def fields_read(contract: ContractFields, column: Column) -> set[str]:
+    """The sources that a column reads; for an expression, those of all names in its text, even inside a literal.
+
+    Only Spark could resolve an expression, and it is not there when contracts are compared: one too many is safe.
+    """
+    if not column.expression:
+        return {column.source}
+    text = column.expression.lower()
+    names, unnamed = set(re.findall(r"\w+", text)), _UNNAMED.search(text)
+    read = [c for c in (*contract.columns, *contract.inputs) if c.source and not c.is_valid_to]
+    return {c.source for c in read if unnamed or c.name.lower() in names}
 
 
 def row_paths(contract: ContractFields) -> tuple[tuple[str, ...], ...]:

@@ -7,10 +7,10 @@ from typing import Any
 
 from sluice.contract.columns import Column
 from sluice.contract.contract import Contract
+from sluice.contract.fields import fields_read
 from sluice.contract.partitioning import PartitionField
 from sluice.contract.shape import previous_columns
 from sluice.evolve.diff import READING, TYPE_KINDS, ContractChange
-from sluice.evolve.mask_exposure import fields_read
 
 Skipped = set[tuple[str, str]]
 _FIELDS = {

@@ -6,24 +6,19 @@ another path: then the ends of the paths are compared.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sluice.contract.change_events import OP_SOURCE
 from sluice.contract.columns import Column
 from sluice.contract.contract import Contract
-from sluice.contract.fields import row_paths
+from sluice.contract.fields import fields_read, row_paths
 from sluice.contract.types import IcebergType, ListOf, MapOf, Struct
 from sluice.contract.values import KEY_SOURCE, VALUE_SOURCE, split_path
 
 Path = tuple[str, ...]
 """Field names from the outside in, in lower case, as Spark compares them; a path in the record starts with `$key` or
 `$value`."""
-
-_UNNAMED = re.compile(r"--|/\*|(^|[^\w\s)\]'\"`]|\b(all|distinct)\b)\s*\*|\bidentifier\s*\(")
-"""What may read columns in an expression without naming them: a `*` that does not multiply, a comment, which may hide
-one, and IDENTIFIER()."""
 
 
 @dataclass(frozen=True)
@@ -123,19 +118,6 @@ def find_past_masks(before: Iterable[Contract], active: Contract) -> list[Masks]
 
 def _record_paths(contract: Contract, field: str) -> frozenset[Path]:
     return frozenset(_paths_in_record(contract, field))
-
-
-def fields_read(contract: Contract, column: Column) -> set[str]:
-    """The sources that a column reads; for an expression, those of all names in its text, even inside a literal.
-
-    Only Spark could resolve an expression, and it is not there when contracts are compared: one too many is safe.
-    """
-    if not column.expression:
-        return {column.source}
-    text = column.expression.lower()
-    names, unnamed = set(re.findall(r"\w+", text)), _UNNAMED.search(text)
-    read = [c for c in (*contract.columns, *contract.inputs) if c.source and not c.is_valid_to]
-    return {c.source for c in read if unnamed or c.name.lower() in names}
 
 
 def _in_key(source: str) -> bool:

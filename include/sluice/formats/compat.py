@@ -84,6 +84,13 @@ class CatalystNode:
         """The expression as Spark prints it; a literal's value."""
         return str(self._java.toString())
 
+    def source_text(self) -> str:
+        """The text that the parser made the node of; empty if it is unknown."""
+        origin = self._java.origin()
+        if not all(each.isDefined() for each in (origin.sqlText(), origin.startIndex(), origin.stopIndex())):
+            return ""
+        return str(origin.sqlText().get())[origin.startIndex().get() : origin.stopIndex().get() + 1]
+
     def type_name(self) -> str:
         """The data type of an analyzed expression, or the target type of a cast."""
         return str(self._java.dataType().simpleString())

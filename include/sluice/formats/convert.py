@@ -59,8 +59,19 @@ class MissingReferenceError(SchemaMismatchError):
         missing: Which one.
     """
 
-    def __init__(self, missing: str) -> None:
-        super().__init__("", f"the schema refers to {missing}, which the registry no longer has")
+    def __init__(self, missing: str, why: str = "which the registry no longer has") -> None:
+        super().__init__("", f"the schema refers to {missing}, {why}")
+
+
+class UnknownReferenceError(MissingReferenceError):
+    """A schema that refers to another one, which is not registered as its reference: a web address, say.
+
+    Args:
+        name: The other one's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(repr(name), "which is not registered as one of its references")
 
 
 def too_many_fields(path: str, most: int = MAX_FIELDS) -> SchemaMismatchError:

@@ -18,6 +18,7 @@ from pyspark.sql import types as T
 from sluice.contract.change_events import DELETED_SOURCE, OP_SOURCE
 from sluice.contract.columns import JSON_FORMATS, Input
 from sluice.contract.contract import Contract
+from sluice.contract.fields import fields_read
 from sluice.contract.types import Primitive
 from sluice.contract.values import KAFKA_COLUMNS
 from sluice.errors import SchemaIdReusedError
@@ -90,9 +91,9 @@ def _row_fields(contract: Contract, part: RecordPart, *, flat_names: bool) -> T.
 
 
 def _read_type(contract: Contract, each: Input) -> T.DataType:
-    """The type to read a column or input as; exact if an identifier column has the same source."""
-    identifiers = {contract.column(name).source for name in contract.identifier}
-    return exact(spark_type(each.type)) if each.source in identifiers else spark_type(each.type)
+    """The type to read a column or input as; exact if an identifier column reads the same source."""
+    in_keys = {source for name in contract.identifier for source in fields_read(contract, contract.column(name))}
+    return exact(spark_type(each.type)) if each.source in in_keys else spark_type(each.type)
 
 
 def _add(tree: dict[str, Any], path: Sequence[str], kind: T.DataType) -> None:
@@ -140,8 +141,14 @@ class _Record:
     is_delete: Column
 
 
-def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
+def decode(staged: DataFrame, contract: Contract, topic: str, *, explain: bool = False) -> DataFrame:
     """Decode the staged records of one topic.
+
+    Args:
+        staged: The records.
+        contract: How to read them.
+        topic: The topic's name.
+        explain: Whether errors name the part of an expression that failed, which takes longer.
 
     Returns:
         The contract's columns and the four Kafka coordinates; the record under the names of `STAGED_COLUMNS`;
@@ -164,6 +171,8 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     if changes := {c.name: change(F.col(c.name)) for c in contract.columns if (change := canonical_form(c.type))}:
         frame = frame.withColumns(changes)
     frame = _add_errors(frame, contract, record, tombstone_error, failed_expression)
+    if explain and contract.has_expressions:
+        frame = expressions.explain_failures(frame, contract)
     columns = [*(c.name for c in contract.columns), *KAFKA_COLUMNS, *STAGED_COLUMNS.values()]
     return masks.mask_columns(frame, contract).select(*columns, OP, ERROR, FIELD, DETAIL)
 

@@ -7,6 +7,9 @@ functions of one record are accepted, since a batch must give the same rows when
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from functools import reduce
+from operator import add
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -24,15 +27,20 @@ from sluice.formats.compat import (
     reads_special_datetimes,
 )
 from sluice.formats.convert import all_leaves, is_utf8
-from sluice.formats.logical_types import BELOW_MICROS, ExactDecimalType, spark_type, to_decimal, within_calendar
+from sluice.formats.internal_columns import DETAIL, ERROR, FIELD
+from sluice.formats.logical_types import spark_type, within_calendar
+from sluice.formats.value_checks import (
+    TIME_WITHOUT_DATE,
+    cast_result,
+    may_lack_date,
+    misplaced_field,
+    reject_time_without_date,
+    type_parts,
+    unsafe_inner_cast,
+)
 
 TRIED_PREFIX = "_sluice_tried_"
 WHERE = "where"
-_INFINITE = float("inf")
-_COARSER = (T.DecimalType, T.IntegerType, T.LongType, T.DateType)
-"""Types to which a cast of a fraction or a moment may round."""
-_INFINITE_TEXT = r"(?i)^\s*[+-]?inf(inity)?\s*$"
-
 MAX_REGEX_TEXT = 16_384
 """Characters of a text that a recursive regex is matched against: so many fit the stack (`jvm.THREAD_STACK_SIZE`)."""
 
@@ -67,15 +75,11 @@ _RUN_TIME_LITERAL = re.compile(
     r"(?:(?:now|today|tomorrow|yesterday)\b|T[0-9]|[0-9]{1,2}:)",
     re.IGNORECASE | re.DOTALL,
 )
-_TIME_WITHOUT_DATE = r"^[\x00-\x20\x7f]*(?:T|[0-9]{1,2}:)"
-"""Texts that Spark casts to a timestamp of the current day, if to any: `12:30`, `T12`."""
-_WHOLE_TEXT: dict[type[T.DataType], str] = {
-    T.DateType: r"^\s*[+-]?[0-9]+(?:-[0-9]+){0,2}\s*$",
-    T.TimestampNTZType: r"^\s*[+-]?[0-9]+(?:-[0-9]+){0,2}(?:[T ][0-9:.]*)?\s*$",
-}
-"""Texts of which Spark's cast uses all; of others it drops what follows the day, or the zone."""
 _TEXT_READERS = {"JsonToStructs", "CsvToStructs", "XmlToStructs", "VariantGet"}
 """Functions that read texts by a schema; without a format, they read timestamps like Spark's cast."""
+_CONDITIONAL = {"CaseWhen", "If", "And", "Or", "Coalesce", "if", "iff", "coalesce", "ifnull", "nvl", "nvl2", "nullif"}
+_MAX_SHOWN = 200
+_MAP_FUNCTIONS = {"transform_keys", "map_from_arrays", "map_from_entries", "map_concat"}
 _TIMESTAMP_FUNCTIONS = {"timestamp", "to_timestamp", "to_timestamp_ltz", "try_to_timestamp"}
 
 
@@ -125,6 +129,53 @@ def add_computed_columns(
     return frame, F.when(where_failed, F.lit(WHERE)).when(is_kept, F.coalesce(*failures, none)), is_kept
 
 
+def explain_failures(frame: DataFrame, contract: Contract) -> DataFrame:
+    """Name the part of the expression that failed on each record of error class `expression`, in DETAIL.
+
+    It is the first part that cannot be computed though its own parts can. For the quarantine: each part is computed
+    again for the records that failed, and each needs some time of the driver.
+
+    Args:
+        frame: Decoded records with ERROR, FIELD and DETAIL, and the columns that expressions read.
+        contract: Has the expressions.
+    """
+    expressions = {c.name: (c.expression, f"{c.type}") for c in contract.columns if c.expression}
+    if contract.where:
+        expressions[WHERE] = (contract.where, "boolean")
+    detail, is_failed = F.col(DETAIL), F.col(ERROR) == "expression"
+    for name, (text, kind) in expressions.items():
+        found = F.lit(f"the result of the expression cannot become a {kind} without loss")
+        for part, computed in reversed(_always_computed_parts(frame, contract, text)):
+            found = F.when(computed.isNull(), F.lit(f"the expression failed on this record in {part}")).otherwise(found)
+        detail = F.when(is_failed & (F.col(FIELD) == name), found).otherwise(detail)
+    return frame.withColumn(DETAIL, detail)
+
+
+def _always_computed_parts(frame: DataFrame, contract: Contract, text: str) -> list[tuple[str, Column]]:
+    """The parts of an expression that are computed for every record, inner ones first: their texts, null if they fail.
+
+    Lambdas, and arguments that a function may leave out, are taken as a part of it.
+    """
+    spark = frame.sparkSession
+    empty = spark.createDataFrame([], T.StructType([frame.schema[c] for c in _allowed_columns(contract)]))
+    parts = []
+
+    def walk(node: CatalystNode) -> None:
+        is_conditional = node.class_name in _CONDITIONAL or _last_name(node) in _CONDITIONAL
+        for child in node.children()[: 1 if is_conditional else None]:
+            if child.class_name != "LambdaFunction" and not _last_name(node).startswith("try_"):
+                walk(child)
+        if node.children() and (source := node.source_text()):
+            value = _guard(spark, node).column()
+            with suppress(AnalysisException):  # what is no value on its own
+                empty.select(value)
+                shown = source if len(source) <= _MAX_SHOWN else f"{source[:_MAX_SHOWN]}…"
+                parts.append((shown, CatalystNode.from_column(spark, F.struct(value)).try_eval().column()))
+
+    walk(CatalystNode.parse(spark, text))
+    return parts
+
+
 def _is_readable(value: Column, kind: T.DataType) -> Column | None:
     if isinstance(kind, T.DateType | T.TimestampType | T.TimestampNTZType):
         return within_calendar(value, kind).isNotNull() | value.isNull()
@@ -171,9 +222,9 @@ def _compile(frame: DataFrame, contract: Contract, name: str, text: str, kind: T
             next_step="Use columns with a source, inputs, _kafka_* columns, and built-in functions of one record.",
             table=contract.table,
         )
-    value = _cast(guarded.column(), plain.schema[0].dataType, kind)
-    if kind and name in contract.identifier:
-        value = _reject_rounding(guarded.column(), plain.schema[0].dataType, value, kind)
+    value = guarded.column()
+    if kind:
+        value = cast_result(value, plain.schema[0].dataType, kind, for_key=name in contract.identifier)
     return CatalystNode.from_column(spark, F.struct(value.alias("v"))).try_eval().column()
 
 
@@ -182,70 +233,11 @@ def _allowed_columns(contract: Contract) -> list[str]:
     return [*columns, *(i.name for i in contract.inputs), *KAFKA_COLUMNS]
 
 
-def _cast(column: Column, have: T.DataType, want: T.DataType | None) -> Column:
-    """Cast a value to its column's type; fails where Spark's cast would yield null or use today's date."""
-    if want is None:
-        return column
-    if _may_lack_date(have, want):
-        return _reject_time_without_date(column).cast(want)
-    if whole := _whole_text(have, want):
-        is_cut = F.when(~column.rlike(whole), F.raise_error(F.lit("the cast would drop a part of the text")))
-        return is_cut.otherwise(column.cast(want))
-    if _may_become_null(have, want):
-        is_lost = column.isNotNull() & column.cast(want).isNull()
-        return F.when(is_lost, F.raise_error(F.lit("the number does not fit"))).otherwise(column.cast(want))
-    if _may_become_infinite(have, want):
-        is_infinite = F.abs(column) == _INFINITE if isinstance(have, T.DoubleType) else column.rlike(_INFINITE_TEXT)
-        is_lost = (F.abs(column.cast(want)) == _INFINITE) & ~is_infinite
-        return F.when(is_lost, F.raise_error(F.lit("the number does not fit"))).otherwise(column.cast(want))
-    return column.cast(want)
-
-
-def _reject_rounding(column: Column, have: T.DataType, value: Column, want: T.DataType) -> Column:
-    """The value of a key's column; an error where the cast rounded it, which would make one row of two."""
-    if isinstance(have, T.StringType) and isinstance(want, T.DecimalType):
-        is_rounded = (
-            column.isNotNull() & to_decimal(F.trim(column), ExactDecimalType(want.precision, want.scale)).isNull()
-        )
-    elif isinstance(have, T.FractionalType | T.TimestampType | T.TimestampNTZType) and isinstance(want, _COARSER):
-        is_rounded = ~value.cast(have).eqNullSafe(column)
-    elif isinstance(have, T.StringType) and isinstance(want, T.TimestampType | T.TimestampNTZType):
-        is_rounded = column.rlike(BELOW_MICROS)
-    else:
-        return value
-    return F.when(is_rounded, F.raise_error(F.lit("a key would be rounded"))).otherwise(value)
-
-
-def _may_lack_date(have: T.DataType, want: T.DataType) -> bool:
-    return isinstance(have, T.StringType) and isinstance(want, T.TimestampType)
-
-
-def _whole_text(have: T.DataType, want: T.DataType) -> str | None:
-    """A regex for the texts of which Spark's cast uses all; None if it uses all of any text that it accepts."""
-    return _WHOLE_TEXT.get(type(want)) if isinstance(have, T.StringType) else None
-
-
-def _may_become_null(have: T.DataType, want: T.DataType) -> bool:
-    """Whether Spark casts values that do not fit to null, even in ANSI mode."""
-    return isinstance(have, T.FloatType | T.DoubleType) and isinstance(want, T.DecimalType)
-
-
-def _may_become_infinite(have: T.DataType, want: T.DataType) -> bool:
-    """Whether Spark casts numbers that are too large to infinity, even in ANSI mode."""
-    from_text = isinstance(have, T.StringType) and isinstance(want, T.FloatType | T.DoubleType)
-    return from_text or (isinstance(have, T.DoubleType) and isinstance(want, T.FloatType))
-
-
-def _reject_time_without_date(text: Column, instead: Column | None = None) -> Column:
-    """The value; where it is a time without a date, `instead`, or an error."""
-    replacement = F.raise_error(F.lit("a time without a date")) if instead is None else instead
-    return F.when(text.cast("string").rlike(_TIME_WITHOUT_DATE), replacement).otherwise(text)
-
-
 def _guard(spark: SparkSession, node: CatalystNode) -> CatalystNode:
-    """The expression with errors, in lambdas too, where it would read today's date, or a regex could fill the stack.
+    """The expression with errors, in lambdas too, for today's date, keys that are made equal, and endless regexes.
 
-    Spark treats a stack overflow as fatal.
+    Spark treats a stack overflow as fatal. Of two equal keys it would keep the last, because it does so with those that
+    a record already has (`spark.sql.mapKeyDedupPolicy`).
     """
     children = node.children()
     guarded = [_guard(spark, each) for each in children]
@@ -253,15 +245,29 @@ def _guard(spark: SparkSession, node: CatalystNode) -> CatalystNode:
     # The regex keeps its unguarded text: where the guarded one is short enough, both are equal.
     arguments = [each if each is text else instead for each, instead in zip(children, guarded, strict=True)]
     if (yields_null := _reads_timestamp(node)) is not None:
-        checked = _reject_time_without_date(arguments[0].column(), F.lit(None) if yields_null else None)
+        checked = reject_time_without_date(arguments[0].column(), F.lit(None) if yields_null else None)
         arguments[0] = CatalystNode.from_column(spark, checked)
     if any(new is not old for new, old in zip(arguments, children, strict=True)):
         node = node.with_children(arguments)
+    if (entries := _entries(node)) is not None:
+        is_repeated = F.size(node.column()) != entries
+        once = F.when(is_repeated, F.raise_error(F.lit("a key is repeated"))).otherwise(node.column())
+        node = CatalystNode.from_column(spark, once)
     if text is None:
         return node
     is_too_long = F.length(guarded[0].column()) > MAX_REGEX_TEXT
     limited = F.when(is_too_long, F.raise_error(F.lit("too long"))).otherwise(node.column())
     return CatalystNode.from_column(spark, limited)
+
+
+def _entries(node: CatalystNode) -> Column | None:
+    """How many entries a node that makes a map has, if no two have the same key; None for other nodes."""
+    name, arguments = _last_name(node), [each.column() for each in node.children()]
+    if name == "map":
+        return F.lit(len(arguments) // 2)
+    if name not in _MAP_FUNCTIONS or not arguments:
+        return None
+    return reduce(add, map(F.size, arguments if name == "map_concat" else arguments[:1]))
 
 
 def _reads_timestamp(node: CatalystNode) -> bool | None:
@@ -324,16 +330,16 @@ def _cast_problem(analyzed: DataFrame, kind: T.DataType | None) -> str | None:
         if node.class_name != "Cast" or node.type_name() != "timestamp":
             continue
         child = node.children()[0]
-        if child.type_name() != "string" or _TIME_WITHOUT_DATE in child.text():
+        if child.type_name() != "string" or TIME_WITHOUT_DATE in child.text():
             continue
         if child.class_name != "Literal":
             return "it implicitly casts a text to a timestamp: write CAST(… AS TIMESTAMP)"
-        if re.match(_TIME_WITHOUT_DATE, child.text()):
+        if re.match(TIME_WITHOUT_DATE, child.text()):
             return _RUN_TIME_PROBLEM
-    if kind is not None and (pair := _unsafe_inner_cast(analyzed.schema[0].dataType, kind)):
+    if kind is not None and (pair := unsafe_inner_cast(analyzed.schema[0].dataType, kind)):
         have, want = (each.simpleString() for each in pair)
         return f"it contains {have} that would become {want} inside another type: cast it"
-    if kind is not None and (field := _misplaced_field(analyzed.schema[0].dataType, kind)):
+    if kind is not None and (field := misplaced_field(analyzed.schema[0].dataType, kind)):
         return f"field {field} is not where its column has it, and Spark casts structs by position: use its order"
     return None
 
@@ -351,47 +357,9 @@ def _inner_timestamp_problem(node: CatalystNode) -> str | None:
 
 
 def _has_timestamp(kind: T.DataType) -> bool:
-    return isinstance(kind, T.TimestampType) or any(map(_has_timestamp, _parts(kind)))
+    return isinstance(kind, T.TimestampType) or any(map(_has_timestamp, type_parts(kind)))
 
 
 def _casts_text(have: T.DataType, want: T.DataType) -> bool:
     """Whether a cast between two types makes a timestamp of a text."""
-    return _may_lack_date(have, want) or any(map(_casts_text, _parts(have), _parts(want)))
-
-
-def _parts(kind: T.DataType) -> list[T.DataType]:
-    """The types in a list, a map or a struct."""
-    match kind:
-        case T.ArrayType(elementType=element):
-            return [element]
-        case T.MapType(keyType=key, valueType=value):
-            return [key, value]
-        case T.StructType(fields=fields):
-            return [f.dataType for f in fields]
-    return []
-
-
-def _misplaced_field(have: T.DataType, want: T.DataType) -> str | None:
-    """The first field of a struct that a cast, which goes by position, would make another field of the wanted type."""
-    if isinstance(have, T.StructType) and isinstance(want, T.StructType):
-        known = [name.lower() for name in want.names]
-        for name, other in zip(have.names, known, strict=False):
-            if name.lower() != other and name.lower() in known:
-                return str(name)
-    return next(filter(None, map(_misplaced_field, _parts(have), _parts(want))), None)
-
-
-def _unsafe_inner_cast(
-    have: T.DataType, want: T.DataType, *, is_inner: bool = False
-) -> tuple[T.DataType, T.DataType] | None:
-    """The types of a cast inside a nested type that would yield null or infinity, use today's date, or cut a text."""
-    is_unsafe = (
-        _may_become_null(have, want)
-        or _may_lack_date(have, want)
-        or bool(_whole_text(have, want))
-        or (isinstance(have, T.DoubleType) and _may_become_infinite(have, want))
-    )
-    if is_inner and is_unsafe:
-        return have, want
-    pairs = zip(_parts(have), _parts(want), strict=False)
-    return next(filter(None, (_unsafe_inner_cast(x, y, is_inner=True) for x, y in pairs)), None)
+    return may_lack_date(have, want) or any(map(_casts_text, type_parts(have), type_parts(want)))

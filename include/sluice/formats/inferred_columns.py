@@ -9,15 +9,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 from urllib.parse import urljoin
 
 from pyspark.sql import types as T
 
 from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
 from sluice.contract.values import IDENTIFIER, quote_name
-from sluice.formats.convert import MAX_FIELDS, MissingReferenceError, SchemaMismatchError, too_many_fields
+from sluice.formats.convert import (
+    MAX_FIELDS,
+    MissingReferenceError,
+    SchemaMismatchError,
+    UnknownReferenceError,
+    too_many_fields,
+)
 from sluice.formats.internal_columns import join_path
 from sluice.formats.logical_types import (
     CONNECT_DECIMAL,
@@ -29,9 +35,6 @@ from sluice.formats.logical_types import (
     may_be_named,
 )
 from sluice.kafka.registry import WriterSchema
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def infer_protobuf_fields(schema: WriterSchema, skip: Collection[str]) -> Iterat
     """The fields of a schema's first message, with the types that the decoder itself reports."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-    from sluice.formats.protobuf import spark_arrow_schema
+    from sluice.formats.protobuf import iceberg_type_from_arrow, spark_arrow_schema
     from sluice.formats.protobuf_descriptors import descriptor_files, prune_message
 
     files = descriptor_files(schema)
@@ -113,33 +116,8 @@ def infer_protobuf_fields(schema: WriterSchema, skip: Collection[str]) -> Iterat
     wanted = T.StructType([T.StructField(name, T.NullType()) for name in names if name not in skip])
     files, _, copy = prune_message(files, (0,), wanted)
     read = spark_arrow_schema(files, copy) if wanted.names else ()
-    types = {each.name: _arrow_type(each.type, each.name) for each in read}
+    types = {each.name: iceberg_type_from_arrow(each.type, each.name) for each in read}
     yield from (SchemaField(name, types.get(name)) for name in names)
-
-
-def _arrow_type(kind: pa.DataType, path: str) -> IcebergType:
-    import pyarrow as pa
-
-    known = pa.types
-    if known.is_struct(kind):
-        if not kind.num_fields:
-            raise SchemaMismatchError(path, "is a message without fields, which no column type holds")
-        return Struct(tuple((f.name, _arrow_type(f.type, f"{path}.{f.name}")) for f in kind))
-    if known.is_list(kind):
-        return ListOf(_arrow_type(kind.value_type, f"{path}[]"))
-    if known.is_map(kind):  # integer keys become text
-        return MapOf(STRING, _arrow_type(kind.item_type, f"{path}{{}}"))
-    if known.is_decimal(kind):
-        return Decimal(kind.precision, kind.scale)
-    if known.is_timestamp(kind):
-        return Primitive("timestamptz" if kind.tz else "timestamp")
-    names = {
-        pa.bool_(): "boolean", pa.int32(): "int", pa.int64(): "long", pa.float32(): "float", pa.float64(): "double",
-        pa.string(): "string", pa.binary(): "binary", pa.date32(): "date",
-    }  # fmt: skip
-    if kind not in names:
-        raise SchemaMismatchError(path, f"is read as {kind}, which no column type holds")
-    return Primitive(names[kind])
 
 
 _JSON_TYPES = {"boolean": "boolean", "integer": "long", "number": "double", "string": "string"}
@@ -153,9 +131,8 @@ _NOT_FOLLOWED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 def infer_json_schema_fields(schema: WriterSchema, skip: Collection[str]) -> Iterator[SchemaField]:
     """The properties of a JSON Schema's root; those to skip have no type."""
     try:
-        reader = _JsonSchemaReader({name: json.loads(text) for name, text in schema.references})
-        document = json.loads(schema.text)
-        root = reader.resolve(_Node(document, document, ""))
+        reader, node = _read_json_schema(schema)
+        root = reader.resolve(node)
         properties = _check_properties(root).get("properties")
         if not properties:
             raise SchemaMismatchError("", "the root is not an object with properties")
@@ -197,9 +174,7 @@ def find_connect_names(schema: WriterSchema, wanted: T.StructType, root: str) ->
         MissingReferenceError: A wanted field is in a schema that the registry no longer has.
     """
     try:
-        reader = _JsonSchemaReader({name: json.loads(text) for name, text in schema.references}, schema.missing)
-        document = json.loads(schema.text)
-        node = _Node(document, document, "")
+        reader, node = _read_json_schema(schema)
         if root not in wanted.names:
             return reader.connect_names(node, wanted)
         names = reader.connect_names(node, wanted[root].dataType)
@@ -290,14 +265,16 @@ class _JsonSchemaReader:
         references: The documents that the registry lists for it, by name.
         missing: Those that it lacks, as text.
         read: How many types were read.
+        by_base: The references by names relative to a document's own.
     """
 
     references: dict[str, Any]
     missing: str = ""
     read: int = 0
+    by_base: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def resolve(self, node: _Node) -> _Node:
-        """Follow `$ref` to the schema that it refers to."""
+        """Follow `$ref`."""
         while isinstance(node.schema, dict) and "$ref" in node.schema:
             _check_properties(node, "$ref")
             ref = str(node.schema["$ref"])
@@ -305,14 +282,7 @@ class _JsonSchemaReader:
             if pointer and not pointer.startswith("/"):
                 reason = f"refers to {ref!r} by an anchor, which is not followed; list its columns"
                 raise SchemaMismatchError(node.path, reason)
-            # Names are relative to the document's own, as in JSON Schema.
-            base = str(node.document.get("$id", "")).rstrip("#")
-            listed = {urljoin(base, each): found for each, found in self.references.items()} | self.references
-            known = {**listed, base: node.document, "": node.document}
-            uri = name if name in known else urljoin(base, name)
-            if uri not in known and self.missing:
-                raise MissingReferenceError(self.missing)
-            document = known[uri]
+            document = self._document(name, node.document)
             target = f"{id(document)}#{pointer}"
             if target in node.enclosing:
                 raise SchemaMismatchError(node.path, f"is recursive ({ref}), which no column type holds")
@@ -321,6 +291,17 @@ class _JsonSchemaReader:
                 schema = schema[step.replace("~1", "/").replace("~0", "~")]
             node = _Node(schema, document, node.path, (*node.enclosing, target))
         return node
+
+    def _document(self, name: str, document: Any) -> Any:
+        """The document of a name in another one, relative to whose own name it is, as in JSON Schema."""
+        base = str(document.get("$id", "")).rstrip("#")
+        if base not in self.by_base:
+            self.by_base[base] = {urljoin(base, each): found for each, found in self.references.items()}
+        known = {**self.by_base[base], **self.references, base: document, "": document}
+        uri = name if name in known else urljoin(base, name)
+        if uri not in known:
+            raise MissingReferenceError(self.missing) if self.missing else UnknownReferenceError(name)
+        return known[uri]
 
     def type_of(self, node: _Node) -> IcebergType:
         """The Iceberg type of a schema."""
@@ -388,6 +369,16 @@ class _JsonSchemaReader:
         if not isinstance(values, dict):
             raise SchemaMismatchError(node.path, "is an object of unknown fields, which no column type holds")
         return MapOf(STRING, self.type_of(node.inner(values, "{}")))
+
+
+def _read_json_schema(schema: WriterSchema) -> tuple[_JsonSchemaReader, _Node]:
+    """The reader of a JSON Schema, and its root."""
+    document = json.loads(schema.text)
+    known = {name: json.loads(text) for name, text in schema.references}
+    own = document.get("$id") if isinstance(document, dict) else None
+    # A reference may refer back to the schema.
+    known |= {own.rstrip("#"): document} if isinstance(own, str) else {}
+    return _JsonSchemaReader(known, schema.missing), _Node(document, document, "")
 
 
 FIELD_READERS: dict[str, tuple[str, Callable[[WriterSchema, Collection[str]], Iterator[SchemaField]]]] = {

@@ -35,18 +35,18 @@ def add_connect_fields(frame: DataFrame, wanted: T.StructType, part: RecordPart)
     # Without wanted fields the payload must still be an object, and a struct needs at least one field.
     wanted_fields = wanted if wanted.fields else T.StructType([T.StructField(CORRUPT, T.StringType())])
     want = wanted[part.root].dataType if is_scalar else wanted_fields
-    payload_type = DEFERRED_TYPES.parse_schema(want)
+    payload_type = _ENVELOPED.parse_schema(want)
     envelope = T.StructType([T.StructField(SCHEMA, schema_type([want])), T.StructField(PAYLOAD, payload_type)])
     frame = add_parsed_object(frame, F.col(part.raw), envelope, part)
     schema, payload = F.col(PARSED)[SCHEMA], F.col(PARSED)[PAYLOAD]
     if isinstance(payload_type, T.VariantType):  # in which JSON's null is a value
         payload = F.when(~F.is_variant_null(payload), payload)
-    converted = DEFERRED_TYPES.convert(payload, schema, want)
+    converted = _ENVELOPED.convert(payload, schema, want)
     fields = F.when(payload.isNotNull(), F.struct(converted.alias(part.root)) if is_scalar else converted)
     frame = frame.withColumn(part.fields, fields)
     converted = F.col(part.fields)[part.root] if is_scalar else F.col(part.fields)
     checks = [_envelope_check(part, schema, payload)]
-    for path, kind, lost in DEFERRED_TYPES.find_lost_values(payload, converted, want, part.root if is_scalar else ""):
+    for path, kind, lost in _ENVELOPED.find_lost_values(payload, converted, want, part.root if is_scalar else ""):
         checks.append((lost, problem(f"field {path!r} and its embedded schema do not give a {kind}", path)))
     if not is_scalar:
         checks += find_flat_names(converted, wanted)
@@ -130,3 +130,17 @@ def _decimal(value: Column, schema: Column, want: T.DecimalType) -> Column:
 
 DEFERRED_TYPES = DeferredTypes(_parse_type, _convert_scalar)
 """Types that JSON lacks are parsed as variants, which distinguish strings from numbers."""
+
+
+def _convert_enveloped_scalar(value: Column, schema: Column | None, want: T.DataType) -> Column:
+    """A scalar by its schema; a number without one is seconds since 1970, as in plain JSON."""
+    found = _convert_scalar(value, schema, want)
+    if not isinstance(want, T.TimestampType):
+        return found
+    return F.when(F.col(PARSED)[SCHEMA].isNull(), logical_types.read_json_scalar(variant_text(value), want)).otherwise(
+        found
+    )
+
+
+_ENVELOPED = DeferredTypes(_parse_type, _convert_enveloped_scalar)
+"""The same for records whose schema may be null."""

@@ -132,7 +132,7 @@ _FIRST_DATE, _LAST_DATE = "0001-01-01", "9999-12-31"
 _SECONDS = r"^-?[0-9]{1,12}(?:[.]0{1,9})?\z|^-?[0-9][.][0-9]{1,15}E1?[0-9]\z"
 """A whole number, or a double as Spark's JSON parser writes one into a text."""
 _NUMBER = r"^[+-]?[0-9.]{1,200}([eE][+-]?[0-9]{1,3})?\z"
-_JAVA_NUMBER = r"[xX]|[0-9.][dDfF][\x00-\x20]*\z"
+JAVA_NUMBER = r"[xX]|[0-9.][dDfF][\x00-\x20]*\z"
 """A number as Java's source has it: Spark's cast reads `1d` as 1.0."""
 _FEW_DIGITS = r"^[+-]?0*+[.]?0*+(?:[0-9][.]?){0,15}0*(?:[.]0*)?(?:[eE][+-]?[0-9]+)?\z"
 """A number that a double keeps exactly enough to tell it from others. Zeros before it are taken once (`*+`): tried in
@@ -179,7 +179,7 @@ BELOW_MICROS = r"[.][0-9]{6}0*[1-9]"
 
 
 def exact(kind: T.DataType) -> T.DataType:
-    """The type of a key: like the type, but no value is rounded to it."""
+    """The type of a key, or of what a key is computed from: like the type, but no value is rounded to it."""
     match kind:
         case T.DecimalType(precision=precision, scale=scale):
             return ExactDecimalType(precision, scale)
@@ -187,6 +187,12 @@ def exact(kind: T.DataType) -> T.DataType:
             return ExactTimestampType()
         case T.TimestampNTZType():
             return ExactTimestampNTZType()
+        case T.ArrayType(elementType=element):
+            return T.ArrayType(exact(element))
+        case T.MapType(keyType=key, valueType=value):
+            return T.MapType(key, exact(value))
+        case T.StructType(fields=fields):
+            return T.StructType([T.StructField(f.name, exact(f.dataType), metadata=f.metadata) for f in fields])
     return kind
 
 
@@ -318,7 +324,7 @@ def read_text(text: Column, want: T.DataType) -> Column:
         return to_decimal(text, want)
     pattern = next((each for kind, each in _ISO.items() if isinstance(want, kind)), None)
     if isinstance(want, T.FloatType | T.DoubleType):
-        text = F.when(~text.rlike(_JAVA_NUMBER), text)
+        text = F.when(~text.rlike(JAVA_NUMBER), text)
     if pattern is None:
         return text.try_cast(want)
     text = text.cast("string")

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from sluice.contract.types import Decimal, IcebergType, ListOf, MapOf, Primitive, Struct
 from sluice.formats import compat
 from sluice.formats.convert import SchemaMismatchError
 from sluice.formats.internal_columns import RecordPart, problem
@@ -307,3 +308,29 @@ def _spark_compatible(kind: pa.DataType, field: FieldDescriptor) -> pa.DataType:
     if pa.types.is_uint32(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind):
         return pa.int64()
     return pa.decimal128(20, 0) if pa.types.is_uint64(kind) else kind
+
+
+def iceberg_type_from_arrow(kind: pa.DataType, path: str) -> IcebergType:
+    """The column type of a field of `spark_arrow_schema`."""
+    import pyarrow as pa
+
+    known = pa.types
+    if known.is_struct(kind):
+        if not kind.num_fields:
+            raise SchemaMismatchError(path, "is a message without fields, which no column type holds")
+        return Struct(tuple((f.name, iceberg_type_from_arrow(f.type, f"{path}.{f.name}")) for f in kind))
+    if known.is_list(kind):
+        return ListOf(iceberg_type_from_arrow(kind.value_type, f"{path}[]"))
+    if known.is_map(kind):  # integer keys become text
+        return MapOf(Primitive("string"), iceberg_type_from_arrow(kind.item_type, f"{path}{{}}"))
+    if known.is_decimal(kind):
+        return Decimal(kind.precision, kind.scale)
+    if known.is_timestamp(kind):
+        return Primitive("timestamptz" if kind.tz else "timestamp")
+    names = {
+        pa.bool_(): "boolean", pa.int32(): "int", pa.int64(): "long", pa.float32(): "float", pa.float64(): "double",
+        pa.string(): "string", pa.binary(): "binary", pa.date32(): "date",
+    }  # fmt: skip
+    if kind not in names:
+        raise SchemaMismatchError(path, f"is read as {kind}, which no column type holds")
+    return Primitive(names[kind])

@@ -1,28 +1,43 @@
-"""Checks of decoded values that their Spark type does not make: uuids, fixed lengths, partition path lengths.
+"""Checks that Spark's types and casts do not make: uuids, fixed lengths, partition path lengths, lossless casts.
 
-In: a contract. Out: conditions on its columns, used by decode for error class `misfit` and for a tombstone's key; and
-the one form of values that are equal.
+In: a contract, or the types of a cast. Out: conditions on its columns, used by decode for error class `misfit` and for
+a tombstone's key; the one form of values that are equal; and casts that fail instead of losing a part of a value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import reduce
-from operator import add
+from operator import add, or_
 from typing import NamedTuple
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from sluice.contract.contract import Contract
 from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
 from sluice.formats.internal_columns import Expression, join_path
+from sluice.formats.logical_types import BELOW_MICROS, JAVA_NUMBER, ExactDecimalType, to_decimal
 
 _UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\z"
 MAX_PATH_SEGMENT_BYTES = 255
 """File systems' limit for one folder name. Iceberg names a partition's folder `field=value`, URL-encoded."""
 MAX_PARTITION_PATH_BYTES = 640
 """Limit for all partition folders together: an object store's key, location and file included, has 1,024 bytes."""
+
+_INFINITE = float("inf")
+_WHOLE = (T.IntegerType, T.LongType, T.DateType)
+"""Types to which Spark casts a fraction or a time by cutting it off."""
+_FRACTIONS = (T.FractionalType, T.TimestampType, T.TimestampNTZType)
+_INFINITE_TEXT = r"(?i)^\s*[+-]?inf(inity)?\s*$"
+TIME_WITHOUT_DATE = r"^[\x00-\x20\x7f]*(?:T|[0-9]{1,2}:)"
+"""Texts that Spark casts to a timestamp of the current day, if to any: `12:30`, `T12`."""
+_WHOLE_TEXT: dict[type[T.DataType], str] = {
+    T.DateType: r"^\s*[+-]?[0-9]+(?:-[0-9]+){0,2}\s*$",
+    T.TimestampNTZType: r"^\s*[+-]?[0-9]+(?:-[0-9]+){0,2}(?:[T ][0-9:.]*)?\s*$",
+}
+"""Texts of which Spark's cast uses all; of others it drops what follows the day, or the zone."""
 
 
 class TypeCheck(NamedTuple):
@@ -156,3 +171,121 @@ def _map_values(change: Expression) -> Expression:
 
 def _map_fields(changes: Mapping[str, Expression]) -> Expression:
     return lambda value: reduce(lambda it, name: it.withField(name, changes[name](it.getField(name))), changes, value)
+
+
+def cast_result(column: Column, have: T.DataType, want: T.DataType, *, for_key: bool = False) -> Column:
+    """Cast an expression's result to its column's type; fails where Spark's cast would lose a part of it.
+
+    Decimals are rounded, and of a text's time what is below a microsecond is cut off, as formats do it.
+
+    Args:
+        column: The result.
+        have: Its type.
+        want: The column's type.
+        for_key: Whether rounding fails as well, because it would make one row of two.
+    """
+    value = column.cast(want)
+    checked = reject_time_without_date(column).cast(want) if may_lack_date(have, want) else value
+    lost = [*_losses(column, have, value, want), *(_roundings(column, have, value, want) if for_key else ())]
+    return (
+        F.when(reduce(or_, lost), F.raise_error(F.lit("a part would be lost"))).otherwise(checked) if lost else checked
+    )
+
+
+def _losses(column: Column, have: T.DataType, value: Column, want: T.DataType) -> Iterator[Column]:
+    """When Spark's cast would lose a part of a value."""
+    if whole := _whole_text(have, want):
+        yield ~column.rlike(whole)
+    if _may_become_null(have, want):
+        yield column.isNotNull() & value.isNull()
+    if _may_become_infinite(have, want):
+        is_infinite = F.abs(column) == _INFINITE if isinstance(have, T.DoubleType) else column.rlike(_INFINITE_TEXT)
+        yield (F.abs(value) == _INFINITE) & ~is_infinite
+    if isinstance(have, T.StringType) and isinstance(want, T.FloatType | T.DoubleType):
+        yield column.rlike(JAVA_NUMBER)
+    if _may_be_cut(have, want):
+        yield ~value.cast(have).eqNullSafe(column)
+
+
+def _roundings(column: Column, have: T.DataType, value: Column, want: T.DataType) -> Iterator[Column]:
+    """When a cast to a key's type would round a value."""
+    if isinstance(have, T.StringType) and isinstance(want, T.DecimalType):
+        exact = ExactDecimalType(want.precision, want.scale)
+        yield column.isNotNull() & to_decimal(F.trim(column), exact).isNull()
+    elif isinstance(have, _FRACTIONS) and isinstance(want, T.DecimalType):
+        yield ~value.cast(have).eqNullSafe(column)
+    elif isinstance(have, T.StringType) and isinstance(want, T.TimestampType | T.TimestampNTZType):
+        yield column.rlike(BELOW_MICROS)
+
+
+def may_lack_date(have: T.DataType, want: T.DataType) -> bool:
+    """Whether Spark's cast would add the current day to some values."""
+    return isinstance(have, T.StringType) and isinstance(want, T.TimestampType)
+
+
+def _whole_text(have: T.DataType, want: T.DataType) -> str | None:
+    """A regex for the texts of which Spark's cast uses all; None if it uses all of any text that it accepts."""
+    return _WHOLE_TEXT.get(type(want)) if isinstance(have, T.StringType) else None
+
+
+def _may_become_null(have: T.DataType, want: T.DataType) -> bool:
+    """Whether Spark casts values that do not fit to null, even in ANSI mode."""
+    return isinstance(have, T.FloatType | T.DoubleType) and isinstance(want, T.DecimalType)
+
+
+def _may_become_infinite(have: T.DataType, want: T.DataType) -> bool:
+    """Whether Spark casts numbers that are too large to infinity, even in ANSI mode."""
+    from_text = isinstance(have, T.StringType) and isinstance(want, T.FloatType | T.DoubleType)
+    return from_text or (isinstance(have, T.DoubleType) and isinstance(want, T.FloatType))
+
+
+def _may_be_cut(have: T.DataType, want: T.DataType) -> bool:
+    """Whether Spark casts by dropping a fraction, or a time of day, or takes any number but 0 for true."""
+    if isinstance(want, T.BooleanType):
+        return isinstance(have, T.NumericType)
+    return isinstance(have, _FRACTIONS) and isinstance(want, _WHOLE)
+
+
+def reject_time_without_date(text: Column, instead: Column | None = None) -> Column:
+    """The value; where it is a time without a date, `instead`, or an error."""
+    replacement = F.raise_error(F.lit("a time without a date")) if instead is None else instead
+    return F.when(text.cast("string").rlike(TIME_WITHOUT_DATE), replacement).otherwise(text)
+
+
+def type_parts(kind: T.DataType) -> list[T.DataType]:
+    """The types in a list, a map or a struct."""
+    match kind:
+        case T.ArrayType(elementType=element):
+            return [element]
+        case T.MapType(keyType=key, valueType=value):
+            return [key, value]
+        case T.StructType(fields=fields):
+            return [f.dataType for f in fields]
+    return []
+
+
+def misplaced_field(have: T.DataType, want: T.DataType) -> str | None:
+    """The first field of a struct that a cast, which goes by position, would make another field of the wanted type."""
+    if isinstance(have, T.StructType) and isinstance(want, T.StructType):
+        known = [name.lower() for name in want.names]
+        for name, other in zip(have.names, known, strict=False):
+            if name.lower() != other and name.lower() in known:
+                return str(name)
+    return next(filter(None, map(misplaced_field, type_parts(have), type_parts(want))), None)
+
+
+def unsafe_inner_cast(
+    have: T.DataType, want: T.DataType, *, is_inner: bool = False
+) -> tuple[T.DataType, T.DataType] | None:
+    """The types of a cast inside a nested type that would yield null or infinity, use today's date, or cut a text."""
+    is_unsafe = (
+        _may_become_null(have, want)
+        or may_lack_date(have, want)
+        or bool(_whole_text(have, want))
+        or _may_be_cut(have, want)
+        or (isinstance(have, T.DoubleType) and _may_become_infinite(have, want))
+    )
+    if is_inner and is_unsafe:
+        return have, want
+    pairs = zip(type_parts(have), type_parts(want), strict=False)
+    return next(filter(None, (unsafe_inner_cast(x, y, is_inner=True) for x, y in pairs)), None)

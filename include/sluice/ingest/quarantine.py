@@ -74,7 +74,7 @@ def overwrite_quarantine(staged: StagedBatches, rejected: int, refused: Sequence
     mine = And(one_of("batch_seq", [b.seq for b in batches]), equal("_kafka_topic", whole.topic))
     if rejected or (table and tables.plan_files(table, mine)):
         written = tables.ensure_quarantine(context.catalog, contract)
-        rows = rejected_rows(staged.decode(), contract, refused)
+        rows = rejected_rows(staged.decode(explain=True), contract, refused)
         rows.writeTo(name).overwrite(check.in_batches(batches) & (F.col("_kafka_topic") == whole.topic))
         found = written.refresh().scan(row_filter=mine, selected_fields=("batch_seq",)).count()
         # The records were decoded a second time; one that passes now would be in neither table.

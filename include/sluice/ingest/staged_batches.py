@@ -73,16 +73,17 @@ class StagedBatches:
     def _options(self) -> dict[str, str]:
         return read_options(self.staging, self.batches, self.context.spark.sparkContext.defaultParallelism)
 
-    def decode(self, session: SparkSession | None = None) -> DataFrame:
+    def decode(self, session: SparkSession | None = None, *, explain: bool = False) -> DataFrame:
         """The decoded records; those that fail a row expectation are marked as errors.
 
         Args:
             session: the session to read in. By default the application's, for commits that must not carry the publish
                 commit's properties.
+            explain: whether errors name the part of an expression that failed, which takes longer.
         """
         topic = self.batches[-1].topic
         staged = (session or self.context.spark).read.options(**self._options).table(_spark_name(self.context, topic))
-        decoded = decode(staged.where(_is_in(self.batches)), self.contract, topic)
+        decoded = decode(staged.where(_is_in(self.batches)), self.contract, topic, explain=explain)
         return expectations.mark_failing_rows(decoded, self.contract)
 
     def count(self) -> dict[int, int]:

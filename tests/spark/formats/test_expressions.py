@@ -16,7 +16,7 @@ from sluice.contract.contract import Contract
 from sluice.errors import ConfigError, ContractError
 from sluice.formats import masks
 from sluice.formats.decode import decode
-from sluice.formats.internal_columns import ERROR, FIELD
+from sluice.formats.internal_columns import DETAIL, ERROR, FIELD
 from sluice.ingest import quarantine
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("generated_code")]
@@ -31,14 +31,14 @@ def contract(*columns: dict[str, Any], **more: Any) -> Contract:
     return Contract.model_validate({**body, **more})
 
 
-def decoded(spark: SparkSession, made: Contract, records: dict[str, Any]) -> DataFrame:
+def decoded(spark: SparkSession, made: Contract, records: dict[str, Any], *, explain: bool = False) -> DataFrame:
     rows = [
         (1, 0, n, key.encode(), value if value is None or isinstance(value, bytes) else json.dumps(value).encode())
         for n, (key, value) in enumerate(records.items())
     ]
     names = "batch_seq bigint, _kafka_partition int, _kafka_offset bigint, key binary, value binary"
     staged = spark.createDataFrame(rows, names).withColumn("_kafka_timestamp", F.timestamp_seconds(F.lit(1)))
-    return decode(staged.withColumn("headers", F.lit(None).cast("string")), made, "t")
+    return decode(staged.withColumn("headers", F.lit(None).cast("string")), made, "t", explain=explain)
 
 
 def test_columns_are_computed_and_what_fails_is_an_error_of_its_record(spark: SparkSession) -> None:
@@ -87,6 +87,27 @@ def test_columns_are_computed_and_what_fails_is_an_error_of_its_record(spark: Sp
     good = rows.where("id = 'good'").select("upper", "twice", "number", "more", F.unix_micros("at")).collect()[0]
     assert tuple(good) == ("7", 4, 7, 3.5, sent["us"])
     assert set(rows.columns) & {"carrier", "kind", "us"} == set(), "inputs are no columns"
+
+
+def test_an_error_names_the_part_of_the_expression_that_failed(spark: SparkSession) -> None:
+    made = contract(
+        {"name": "x", "type": "long", "expression": "coalesce(abs(cast(trim(s) AS int)), 0) + 100 / n"},
+        inputs=[{"name": "s", "type": "string"}, {"name": "n", "type": "int"}],
+        where="8 % n < 5 OR n IS NULL",
+    )
+    sent = {
+        "cast(trim(s) AS int)": {"s": "secret", "n": 1},
+        "8 % n": {"s": "1", "n": 0},
+        "the result of the expression cannot become a long without loss": {"s": "1", "n": 3},
+        "": {"s": "1", "n": 2},
+    }
+    plain = decoded(spark, made, sent)
+    assert {r[DETAIL] for r in plain.collect()} == {"the expression failed on this record", None}
+    found = {r["id"]: r[DETAIL] for r in decoded(spark, made, sent, explain=True).collect()}
+    assert found.pop("") is None
+    assert found == {
+        part: part if part.startswith("the") else f"the expression failed on this record in {part}" for part in found
+    }
 
 
 def test_a_text_that_a_regex_would_fill_the_stack_with_is_an_error_of_its_record(spark: SparkSession) -> None:

@@ -8,12 +8,12 @@ import pytest
 from pydantic import ValidationError
 
 from sluice.contract.contract import Contract
+from sluice.contract.fields import fields_read
 from sluice.contract.settings import SchemaPolicy
 from sluice.contract.shape import shape_id
 from sluice.contract.types import parse_type
 from sluice.evolve.diff import READ, compare_contracts, nested_steps
 from sluice.evolve.ignore import omit_changes
-from sluice.evolve.mask_exposure import fields_read
 
 pytestmark = pytest.mark.unit
 
