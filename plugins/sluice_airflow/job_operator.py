@@ -35,7 +35,7 @@ from sluice_airflow.services import Application, SparkService, State
 from sluice_airflow.spark_driver import JOBS
 
 EXIT_TERMINAL = 3
-# The scheduler must see the end of this try first; else it would take it for the end of the next one.
+# The scheduler must have seen that this try ended before the next try starts; else it ends the next try for it.
 RESCHEDULE_DELAY = timedelta(seconds=20)
 # The masters that Spark and Sluice know. Spark takes any name that begins with "local" for its own machine.
 MASTER = re.compile(r"local(\[[\d*]+(,\d+)?\])?|yarn|(spark|k8s)://.+")

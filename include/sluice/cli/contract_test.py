@@ -103,7 +103,7 @@ def evaluate_sample(
     try:
         names = [c for c in marked.columns if not c.startswith(("_kafka_", "_sluice_"))]
         row = F.to_json(F.struct(*names), JSON_OPTIONS)
-        named = quarantine.name_lost_fields(marked, contract)
+        named = quarantine.name_unreadable_fields(marked, contract)
         columns = named.select(*KAFKA_COLUMNS[1:3], OP, ERROR, FIELD, DETAIL, row.alias("row"))
         found = [_sample_result(each) for each in columns.orderBy(*KAFKA_COLUMNS[1:3]).collect()]
         if not contract.expectations:

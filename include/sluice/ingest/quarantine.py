@@ -46,9 +46,9 @@ from sluice.ledger import slices
 from sluice.ledger.offsets_table import Ledger
 
 RAW = ("key", "value", "headers")
-MAX_LOST = 20
+MAX_UNREADABLE = 20
 """Fields that the error of one record lists."""
-_LOST = "_sluice_lost"
+_UNREADABLE = "_sluice_unreadable"
 
 
 def overwrite_quarantine(staged: StagedBatches, rejected: int, refused: Sequence[RejectedChange] = ()) -> None:
@@ -115,7 +115,7 @@ def rejected_rows(decoded: DataFrame, contract: Contract, refused: Sequence[Reje
     field = F.col(FIELD)
     why = [F.when(field.rlike(each.fields), F.lit(each.text)) for each in refused]
     error = F.nullif(F.concat_ws("; ", F.col(DETAIL), *why), F.lit("")) if why else F.col(DETAIL)
-    rejected = name_lost_fields(check.filter_decoded(decoded, F.col(ERROR).isNotNull()), contract)
+    rejected = name_unreadable_fields(check.filter_decoded(decoded, F.col(ERROR).isNotNull()), contract)
     return rejected.select(
         F.col(SEQ).alias("batch_seq"),
         *KAFKA_COLUMNS,
@@ -133,15 +133,15 @@ def has_raw() -> Column:
     return F.expr("key IS NOT NULL OR headers IS NOT NULL OR length(value) > 0")
 
 
-def name_lost_fields(rejected: DataFrame, contract: Contract) -> DataFrame:
+def name_unreadable_fields(rejected: DataFrame, contract: Contract) -> DataFrame:
     """Put the JSON fields that are there and could not be read into the errors of malformed records.
 
     FIELD is the first of them. DETAIL lists them if it only says that the object could not be parsed.
     """
-    lost = [each for part in (VALUE, KEY) for each in _lost_fields(contract, part)]
-    if not lost:
+    unreadable = [each for part in (VALUE, KEY) for each in _unreadable_fields(contract, part)]
+    if not unreadable:
         return rejected
-    field, detail, names, malformed = F.col(FIELD), F.col(DETAIL), F.col(_LOST), F.col(ERROR) == "malformed"
+    field, detail, names, malformed = F.col(FIELD), F.col(DETAIL), F.col(_UNREADABLE), F.col(ERROR) == "malformed"
     first = F.coalesce(F.when(field != change_events.BEFORE, field), F.get(names, F.lit(0))["field"], field)
     # Text that is no JSON object lacks fields for another reason.
     is_object = [
@@ -154,22 +154,22 @@ def name_lost_fields(rejected: DataFrame, contract: Contract) -> DataFrame:
     ]
     unexplained = field.isNull() & F.coalesce(*is_object, F.lit(False)) & (F.size(names) > 0)
     return (
-        rejected.withColumn(_LOST, F.when(malformed, F.array_compact(F.array(*lost))))
+        rejected.withColumn(_UNREADABLE, F.when(malformed, F.array_compact(F.array(*unreadable))))
         .withColumns(
             {
                 FIELD: F.when(malformed, first).otherwise(field),
                 DETAIL: F.when(unexplained, _mismatch_text(names)).otherwise(detail),
             }
         )
-        .drop(_LOST)
+        .drop(_UNREADABLE)
     )
 
 
 def _mismatch_text(names: Column) -> Column:
     listed = F.transform(
-        F.slice(names, 1, MAX_LOST), lambda each: F.format_string("%s (%s)", each["field"], each["type"])
+        F.slice(names, 1, MAX_UNREADABLE), lambda each: F.format_string("%s (%s)", each["field"], each["type"])
     )
-    more = F.when(F.size(names) > MAX_LOST, ", …").otherwise("")
+    more = F.when(F.size(names) > MAX_UNREADABLE, ", …").otherwise("")
     return F.concat(F.lit("type mismatch in "), F.array_join(listed, ", "), more)
 
 
@@ -184,7 +184,7 @@ def _json_text(contract: Contract, part: RecordPart) -> Column:
     return F.expr(f"substring({STAGED_COLUMNS[part.raw]}, {start})").cast("string")
 
 
-def _lost_fields(contract: Contract, part: RecordPart) -> Iterator[Column]:
+def _unreadable_fields(contract: Contract, part: RecordPart) -> Iterator[Column]:
     """Name and type of each JSON field that is present but could not be read, else null."""
     form = _json_format(contract, part)
     if not form:
@@ -267,6 +267,6 @@ def _at(value: Column, path: Sequence[str]) -> Column:
 
 def count_rejected_for(decoded: DataFrame, contract: Contract, fields: str) -> dict[int, int]:
     """How many records were rejected for these fields (a regular expression), by batch number."""
-    rejected = name_lost_fields(check.filter_decoded(decoded, F.col(ERROR).isNotNull()), contract)
+    rejected = name_unreadable_fields(check.filter_decoded(decoded, F.col(ERROR).isNotNull()), contract)
     rows = rejected.where(F.col(FIELD).rlike(fields)).groupBy(SEQ).count()
     return {row[SEQ]: row["count"] for row in rows.collect()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socketserver
 import ssl
 import threading
@@ -38,6 +39,9 @@ class JsonHandler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def answer_json(self, status: int, body: object) -> None:
+        self.answer(status, json.dumps(body).encode())
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""

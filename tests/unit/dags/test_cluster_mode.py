@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 
 from sluice.embedded.home import REPOSITORY
 from tests.support.airflow_process import isolated_airflow_env, run_in_airflow
+from tests.support.services.servers import JsonHandler
 
 pytestmark = pytest.mark.unit
 
@@ -42,28 +43,20 @@ class Manager(ThreadingHTTPServer):
     killed: list[str]
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     server: Manager
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802
         state, final, text = self.server.answers[0]
         if len(self.server.answers) > 1:
             self.server.answers.pop(0)
-        self._answer(
+        self.answer_json(
             404 if state == "GONE" else 200, {"app": {"state": state, "finalStatus": final, "diagnostics": text}}
         )
 
-    def do_PUT(self) -> None:
+    def do_PUT(self) -> None:  # noqa: N802
         self.server.killed.append(f"{self.path} {self.rfile.read(int(self.headers['Content-Length'])).decode()}")
-        self._answer(202, {})
-
-    def _answer(self, code: int, body: object) -> None:
-        self.send_response(code)
-        self.end_headers()
-        self.wfile.write(json.dumps(body).encode())
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        self.answer_json(202, {})
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from sluice.embedded.home import cache_folder
 from sluice.embedded.java import find_java
 from tests.support.airflow_process import isolated_airflow_env, run_in_airflow
+from tests.support.services.servers import JsonHandler
 
 pytestmark = pytest.mark.unit
 
@@ -29,41 +30,30 @@ class Api(ThreadingHTTPServer):
     deleted: list[str]
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     server: Api
     protocol_version = "HTTP/1.1"
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
         found = body[0] if isinstance(body, list) else body
         if self.command == "POST":
             self.server.made.append(found)
         found.setdefault("metadata", {})["uid"] = "1"
-        self._answer(201 if self.command == "POST" else 200, found)
+        self.answer_json(201 if self.command == "POST" else 200, found)
 
-    def do_PUT(self) -> None:
+    def do_PUT(self) -> None:  # noqa: N802
         self.do_POST()
 
-    def do_PATCH(self) -> None:
+    def do_PATCH(self) -> None:  # noqa: N802
         self.do_POST()
 
-    def do_GET(self) -> None:
-        self._answer(404, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404})
+    def do_GET(self) -> None:  # noqa: N802
+        self.answer_json(404, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404})
 
-    def do_DELETE(self) -> None:
+    def do_DELETE(self) -> None:  # noqa: N802
         self.server.deleted.append(self.path)
-        self._answer(200, {})
-
-    def _answer(self, code: int, body: object) -> None:
-        text = json.dumps(body).encode()
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        self.answer_json(200, {})
 
 
 @pytest.fixture

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from sluice.embedded.home import REPOSITORY
 from tests.support.airflow_process import isolated_airflow_env, run_in_airflow
+from tests.support.services.servers import JsonHandler
 
 pytestmark = pytest.mark.unit
 
@@ -28,33 +29,25 @@ class Api(ThreadingHTTPServer):
     deleted: list[str]
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     server: Api
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         assert self.path == PLACE and self.headers["Authorization"] == "Bearer token-of-kubernetes"
         self.server.made.append(body)
-        self._answer(201, body)
+        self.answer_json(201, body)
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802
         state = self.server.states[0]
         if len(self.server.states) > 1:
             self.server.states.pop(0)
         status = {"applicationState": {"state": state, "errorMessage": "driver failed"}} if state else {}
-        self._answer(404 if state == "GONE" else 200, {"status": status})
+        self.answer_json(404 if state == "GONE" else 200, {"status": status})
 
-    def do_DELETE(self) -> None:
+    def do_DELETE(self) -> None:  # noqa: N802
         self.server.deleted.append(self.path)
-        self._answer(200, {})
-
-    def _answer(self, code: int, body: object) -> None:
-        self.send_response(code)
-        self.end_headers()
-        self.wfile.write(json.dumps(body).encode())
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        self.answer_json(200, {})
 
 
 @pytest.fixture
