@@ -171,8 +171,12 @@ class JobOperator(SparkSubmitOperator):
         given = self.conf or {}
         local = hook.master.startswith("local")
         jars = spark_driver.spark_jars()
-        # Next to the folder of the jars, which it is made from. A cluster has its own class path.
-        self.spark_home = class_archive.spark_home(Path(jars[0]).parent.parent, jars) if local and jars else None
+        beside = Path(jars[0]).parent.parent if jars else None
+        if beside and local:
+            self.spark_home = class_archive.spark_home(beside, jars)
+        elif beside and hook.master.startswith("spark://"):
+            # What --jars sends is not on the JVM's class path, so this archive is another; each folder keeps one.
+            self.spark_home = class_archive.spark_home(beside / "cluster", ())
         archive = class_archive.driver_archive_options(self.spark_home) if self.spark_home else ()
         # On a cluster the executors do the work: the driver is always small.
         small = not local or self.is_small()

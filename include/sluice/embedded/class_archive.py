@@ -40,6 +40,7 @@ def spark_home(cache: Path, jars: Sequence[str | Path]) -> Path | None:
     if not own:
         return None
     try:
+        cache.mkdir(exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix="draft-", dir=cache))
     except OSError:
         return None

@@ -1136,12 +1136,15 @@ def test_a_driver_has_its_stack_whatever_options_its_group_gives(airflow_env, tm
 
 
 def test_a_cluster_gets_the_jars_and_the_package(airflow_env, tmp_path):
-    command = submit(airflow_env, (False, {"connection": "cluster"}))[0]["command"]
+    (found,) = submit(airflow_env, (False, {"connection": "cluster"}))
+    command, home = found["command"], Path(found["env"]["SPARK_HOME"])
     jars = tmp_path / "cache" / "jars"
     assert command[command.index("--master") + 1] == "spark://master:7077"
     assert command[command.index("--jars") + 1] == f"{jars / 'a.jar'},{jars / 'b.jar'}"
     assert command[command.index("--py-files") + 1].endswith("sluice.zip")
     assert "--driver-class-path" not in command
+    assert home.parent == tmp_path / "cache" / "cluster", "an archive of its own, as its class path is another"
+    assert f"-XX:SharedArchiveFile={home / 'driver.jsa'}" in " ".join(command)
 
 
 def test_a_driver_with_little_to_do_does_without_the_second_compiler(airflow_env):
