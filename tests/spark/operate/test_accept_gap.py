@@ -176,6 +176,7 @@ def test_everything_unread_is_lost(lake: Callable[..., Lake]) -> None:
         "topic_id": "",
         "tables": [table],
         "table": None,
+        "replaced": False,
         "ranges": {"0": [10, 20], "1": [10, 20]},
     }
     assert not Ledger(it.catalog).gaps([it.topic])
