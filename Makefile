@@ -42,7 +42,7 @@ setup: $(VENV)/.runtime $(VENV)/bin/sluice ## create .venv with the pinned packa
 
 setup-dev: $(VENV)/.dev $(VENV)/bin/sluice ## the same, with the tools that make test and make lint use
 
-jars: $(VENV)/.runtime ## fetch and verify the pinned jars into the cache (~/.cache/sluice, or SLUICE_CACHE); SET=s3,glue adds AWS's
+jars: $(VENV)/.runtime ## fetch and verify the pinned jars into the cache (~/.cache/sluice, or SLUICE_CACHE); SET=s3,glue,msk adds AWS's
 	@$(RUN) -m sluice.embedded jars $(if $(SET),--clouds $(SET))
 
 demo: setup jars ## ingest 340,000 records through Kafka, Airflow and Spark, and check every value; stops what it started

@@ -199,7 +199,7 @@ def read_topic(topic: str, number: int, *, patience: float) -> list[Raw]:
     if isinstance(state, SluiceError):
         raise state
     own = {"group.id": "sluice-contract-test", "enable.auto.commit": False, "enable.partition.eof": True}
-    consumer = Consumer({**login.with_system_cas(config), **own, "isolation.level": "read_committed"})
+    consumer = Consumer({**login.client_settings(config), **own, "isolation.level": "read_committed"})
     until = time.monotonic() + patience + READ_SECONDS
     shares = _newest_ranges(state.watermarks, number)
     try:

@@ -1,6 +1,6 @@
 """The pinned jars: fetches those of `jars.lock`, checks their SHA-256 and keeps them in the cache.
 
-Each set (`spark`, `kafka`, `registry`, `aws`) has a folder named after a hash of its pins: versions never mix.
+Each set (`spark`, `kafka`, `registry`, `aws`, `msk`) has a folder named after a hash of its pins: versions never mix.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ SPARK = "spark"
 KAFKA = "kafka"
 REGISTRY = "registry"
 AWS = "aws"
-CLOUDS = {"s3": AWS, "glue": AWS}
-"""The set of jars that Spark needs beside its own for a store or catalog."""
+MSK = "msk"
+CLOUDS = {"s3": (AWS,), "glue": (AWS,), "msk": (AWS, MSK)}
+"""The sets of jars that Spark needs beside its own for a store, a catalog or Kafka's log-in."""
 NOT_PINNED = {"gcs": "iceberg-gcp-bundle", "azure": "iceberg-azure-bundle"}
 """Not every repository has these of Iceberg's version yet."""
 
@@ -98,7 +99,8 @@ def ensure_spark_jars(clouds: Iterable[str], *, lock: Lock | None = None, cache:
             )
         if each not in CLOUDS:
             raise StackError(f"there are no jars for {each!r}", next_step=f"name some of {', '.join(CLOUDS)}")
-        pins |= lock[CLOUDS[each]]
+        for name in CLOUDS[each]:
+            pins |= lock[name]
     return ensure_jars(SPARK, lock={SPARK: pins}, cache=cache)
 
 

@@ -11,7 +11,7 @@ from sluice.embedded import ivy
 from sluice.embedded.failure import say
 from sluice.embedded.home import cache_folder
 from sluice.embedded.ivy import Coordinate
-from sluice.embedded.jars import AWS, KAFKA, LOCK, REGISTRY, SPARK, sha256
+from sluice.embedded.jars import AWS, KAFKA, LOCK, MSK, REGISTRY, SPARK, sha256
 from sluice.embedded.java import find_java
 
 HEADER = """\
@@ -57,6 +57,8 @@ SETS = {
     REGISTRY: JarSet(("io.apicurio:apicurio-registry-app:3.3.3:all@tar.gz",), transitive=False),
     # Of the version of Spark's Iceberg, with AWS's SDK within.
     AWS: JarSet(("org.apache.iceberg:iceberg-aws-bundle:1.12.0",), transitive=False),
+    # AWS's SDK is in the set above; the jar `all` has another version of it, under the same names.
+    MSK: JarSet(("software.amazon.msk:aws-msk-iam-auth:2.3.5",), transitive=False),
 }
 
 

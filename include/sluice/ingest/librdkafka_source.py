@@ -70,7 +70,7 @@ def read_batch(spark: SparkSession, config: Mapping[str, Any], batch: Batch) -> 
     def read(asked: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from confluent_kafka import Consumer
 
-        consumer = Consumer(login.with_system_cas(settings))
+        consumer = Consumer(login.client_settings(settings))
         try:
             for row in (row for rows in asked for row in rows.to_pylist()):
                 yield from _records(consumer, topic, **row)

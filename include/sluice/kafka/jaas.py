@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import unquote_plus
 
 from sluice.errors import ConfigError
+from sluice.kafka import msk
 from sluice.kafka.compat import parse_key_values
 
 _PASSWORDS = {"PLAIN": "plain.PlainLoginModule"} | dict.fromkeys(
@@ -46,6 +47,9 @@ def sasl_options(config: Mapping[str, Any], read_cas: Callable[[], str]) -> dict
         ConfigError: the mechanism or one of its settings is not supported for Java.
     """
     mechanism = _mechanism(config)
+    if msk.is_chosen(config):
+        msk.check(config)
+        return dict(msk.JAVA_OPTIONS)
     if mechanism == "OAUTHBEARER":
         return _oauth(config, read_cas)
     if other := sorted(name for name in config if name.startswith(_OAUTH)):
@@ -57,8 +61,8 @@ def sasl_options(config: Mapping[str, Any], read_cas: Callable[[], str]) -> dict
         return {}
     if mechanism not in _PASSWORDS:
         raise ConfigError(
-            f"For Spark, Sluice supports sasl.mechanism {', '.join(_PASSWORDS)} and OAUTHBEARER, not {mechanism}"
-            f"{' (the default)' if mechanism == 'GSSAPI' else ''}.",
+            f"For Spark, Sluice supports sasl.mechanism {', '.join(_PASSWORDS)}, OAUTHBEARER and {msk.MECHANISM}, "
+            f"not {mechanism}{' (the default)' if mechanism == 'GSSAPI' else ''}.",
             next_step="Use one of these, or client certificates, in connection sluice_kafka.",
         )
     credentials = {name: str(config.get(f"sasl.{name}", "")) for name in ("username", "password")}

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from sluice.errors import BrokerRefusedError, ConfigError
+from sluice.errors import BrokerRefusedError, ConfigError, SluiceError
+from sluice.kafka import msk
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
@@ -49,35 +50,46 @@ def with_system_cas(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, **({"https.ca.location": found} if found else {})}
 
 
+def client_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that librdkafka takes for a connection, with a callback for tokens of AWS_MSK_IAM.
+
+    Raises:
+        ConfigError, BrokerRefusedError: no token of AWS_MSK_IAM can be made.
+    """
+    return msk.librdkafka_settings(config) if msk.is_chosen(config) else with_system_cas(config)
+
+
 def make_client(config: Mapping[str, Any]) -> AdminClient:
     """Return a client whose login errors are recorded.
 
     Raises:
         ConfigError: librdkafka rejects the settings.
+        BrokerRefusedError: there are no AWS credentials for AWS_MSK_IAM.
     """
     from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import AdminClient
 
     errors: list[str] = []
+    settings = client_settings(config)
+    tokens = settings.get("oauth_cb")
 
     def record(error: KafkaError) -> None:
         # "Local: " is librdkafka's own error, say a broker that disconnected during the login: no rejection.
         if error.code() == KafkaError._AUTHENTICATION and "Local: " not in error.str():
-            errors[:] = [error.str()]
+            errors[:] = [getattr(tokens, "failure", "") or error.str()]
 
-    settings: dict[str, Any] = {**with_system_cas(config), "error_cb": record}
     try:
-        client = AdminClient(settings)
+        client = AdminClient(settings | {"error_cb": record})
     except KafkaException as error:
         reason, where = error.args[0].str(), "connection sluice_kafka, or SLUICE_KAFKA_CONFIG on the command line"
         correct = f"Correct them in {where}."
         if "SASL mechanism GSSAPI" in reason:  # librdkafka's default; PyPI's wheels are built without it
             correct = (
                 "Kerberos (GSSAPI, the default) is not supported: set sasl.mechanism to SCRAM-SHA-512, SCRAM-SHA-256, "
-                f"PLAIN or OAUTHBEARER, or use client certificates with security.protocol SSL, in {where}."
+                f"PLAIN, OAUTHBEARER or AWS_MSK_IAM, or use client certificates with security.protocol SSL, in {where}."
             )
         raise ConfigError(f"Kafka's client rejects its settings: {reason}.", next_step=correct) from error
-    _login_errors[client], _settings[client] = errors, with_system_cas(config)
+    _login_errors[client], _settings[client] = errors, settings
     return client
 
 
@@ -123,8 +135,10 @@ def login_error(client: AdminClient) -> BrokerRefusedError | None:
     return _refused_error(errors[0]) if errors else None
 
 
-def login_error_from_spark(error: Exception) -> BrokerRefusedError | None:
-    """Return the login error inside an error of Spark's Kafka source; None if it is another error."""
+def login_error_from_spark(error: Exception) -> SluiceError | None:
+    """Return the login error inside an error of Spark's Kafka source, or that its jar is missing; else None."""
+    if missing := msk.missing_jar_error(str(error)):
+        return missing
     found = _IN_JAVA.search(str(error))
     return _refused_error(found[1].split("IOException: ")[-1]) if found else None
 

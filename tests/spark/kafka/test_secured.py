@@ -325,3 +325,27 @@ def test_who_is_not_let_in_is_told_so_at_once_and_by_both_sides(
         assert stage(replace(context, kafka=right), batch, gaps_expected=False).records == COUNT
     finally:
         context.catalog.drop_table(table_names.staging(batch.topic))
+
+
+def test_aws_msk_iam_reaches_the_broker_and_its_missing_jar_is_named(
+    secured: Secured, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This broker is no MSK: it refuses AWS's token. The tests' Spark has none of AWS's jars."""
+    monkeypatch.setattr(login, "GRACE_S", 1.0)
+    for name, value in (("ACCESS_KEY_ID", "AKIDEXAMPLE"), ("SECRET_ACCESS_KEY", "none"), ("REGION", "eu-west-1")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    right = secured.by_token()
+    iam = {name: value for name, value in right.items() if not name.startswith(("sasl.", "https."))}
+    iam["sasl.mechanism"] = "AWS_MSK_IAM"
+    with pytest.raises(BrokerRefusedError, match=r"Login to Kafka failed: .*invalid_token"):
+        brokers.list_topic_names(brokers.make_admin_client(iam))
+    state = brokers.describe_topics(brokers.make_admin_client(right), [secured.allowed])[secured.allowed]
+    assert isinstance(state, brokers.TopicState)
+    ends = {p: marks.end for p, marks in state.watermarks.items()}
+    batch = Batch(secured.allowed, state.topic_id, 1, state.watermarks, ends)
+    context = Context(spark, iceberg_catalog.load(), "lake", iam, "AWS_MSK_IAM")
+    try:
+        with pytest.raises(ConfigError, match="make jars SET=msk"):
+            stage(context, batch, gaps_expected=False)
+    finally:
+        context.catalog.drop_table(table_names.staging(batch.topic))

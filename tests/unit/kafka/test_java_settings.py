@@ -94,7 +94,12 @@ def test_an_identity_providers_client_becomes_a_login_module() -> None:
         ({**OIDC, "sasl.oauthbearer.extensions": "hunter2"}, "extensions is not a comma-separated list"),
         ({**OIDC, "sasl.oauthbearer.extensions": "a=1,auth=hunter2"}, "extensions is not a comma-separated list"),
         ({**OIDC, "https.ca.location": "/nowhere/ca.pem"}, "https.ca.location names a file that can't be read"),
-        ({"sasl.mechanism": "AWS_MSK_IAM"}, "not AWS_MSK_IAM"),
+        ({"sasl.mechanism": "SCRAM-SHA-1"}, "not SCRAM-SHA-1"),
+        ({"sasl.mechanism": "AWS_MSK_IAM"}, "AWS_MSK_IAM needs security.protocol SASL_SSL, not none"),
+        (
+            {"sasl.mechanism": "AWS_MSK_IAM", "security.protocol": "SASL_SSL", "sasl.password": "hunter2"},
+            "sasl.password has no effect with sasl.mechanism AWS_MSK_IAM",
+        ),
         ({"security.protocol": "SASL_SSL"}, "not GSSAPI"),
         ({"sasl.mechanism": "PLAIN", "sasl.oauthbearer.method": "oidc"}, "sasl.oauthbearer.method"),
         ({"ssl.ca.certificate.stores": "Root"}, "ssl.ca.certificate.stores"),

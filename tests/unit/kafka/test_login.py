@@ -109,6 +109,20 @@ def test_what_java_says_of_it_is_found_in_sparks_error(text: str, said: str | No
     assert (found and found.message) == (said and f"Login to Kafka failed{said}")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Invalid value software.amazon.msk.auth.iam.IAMClientCallbackHandler for configuration sasl.client.callback."
+        "handler.class: Class software.amazon.msk.auth.iam.IAMClientCallbackHandler could not be found.",
+        "java.lang.NoClassDefFoundError: software/amazon/awssdk/auth/credentials/AwsCredentialsProvider",
+    ],
+)
+def test_a_missing_jar_of_aws_msk_iam_is_named_with_its_set(text: str) -> None:
+    found = login.login_error_from_spark(Exception(f"An error occurred while calling o1.append.\n: {text}"))
+    assert isinstance(found, ConfigError)
+    assert "make jars SET=msk" in str(found)
+
+
 @pytest.mark.parametrize("named", [{}, {"sasl.mechanism": "GSSAPI"}])
 def test_kerberos_is_refused_with_what_to_use_instead(named: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"Kerberos .* is not supported: set sasl.mechanism to SCRAM-SHA-512"):
