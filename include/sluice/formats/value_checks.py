@@ -29,15 +29,17 @@ MAX_PARTITION_PATH_BYTES = 640
 _INFINITE = float("inf")
 _WHOLE = (T.IntegerType, T.LongType, T.DateType)
 """Types to which Spark casts a fraction or a time by cutting it off."""
-_FRACTIONS = (T.FractionalType, T.TimestampType, T.TimestampNTZType)
+_FRACTIONS = (T.FractionalType, T.TimestampType, T.TimestampNTZType, T.DayTimeIntervalType)
 _INFINITE_TEXT = r"(?i)^\s*[+-]?inf(inity)?\s*$"
 TIME_WITHOUT_DATE = r"^[\x00-\x20\x7f]*(?:T|[0-9]{1,2}:)"
 """Texts that Spark casts to a timestamp of the current day, if to any: `12:30`, `T12`."""
 _WHOLE_TEXT: dict[type[T.DataType], str] = {
-    T.DateType: r"^\s*[+-]?[0-9]+(?:-[0-9]+){0,2}\s*$",
-    T.TimestampNTZType: r"^\s*[+-]?[0-9]+(?:-[0-9]+){0,2}(?:[T ][0-9:.]*)?\s*$",
+    T.DateType: r"^\s*[+-]?[0-9]+(?:-[0-9]+){2}\s*$",
+    T.TimestampNTZType: r"^\s*[+-]?[0-9]+(?:-[0-9]+){2}(?:[T ][0-9:.]*)?\s*$",
+    T.TimestampType: r"^\s*[+-]?[0-9]+(?:-[0-9]+){2}",
 }
-"""Texts of which Spark's cast uses all; of others it drops what follows the day, or the zone."""
+"""Texts of which Spark's cast uses all, with a whole date. Of others it drops what follows the day, or the zone, or it
+takes the first day or month."""
 
 
 class TypeCheck(NamedTuple):
@@ -184,7 +186,8 @@ def cast_result(column: Column, have: T.DataType, want: T.DataType, *, for_key: 
         want: The column's type.
         for_key: Whether rounding fails as well, because it would make one row of two.
     """
-    value = column.cast(want)
+    is_double = _is_seconds(have, want) and not isinstance(have, T.DecimalType)
+    value = _to_timestamp(column) if is_double else column.cast(want)
     checked = reject_time_without_date(column).cast(want) if may_lack_date(have, want) else value
     lost = [*_losses(column, have, value, want), *(_roundings(column, have, value, want) if for_key else ())]
     return (
@@ -212,10 +215,20 @@ def _roundings(column: Column, have: T.DataType, value: Column, want: T.DataType
     if isinstance(have, T.StringType) and isinstance(want, T.DecimalType):
         exact = ExactDecimalType(want.precision, want.scale)
         yield column.isNotNull() & to_decimal(F.trim(column), exact).isNull()
-    elif isinstance(have, _FRACTIONS) and isinstance(want, T.DecimalType):
+    elif isinstance(have, _FRACTIONS) and (isinstance(want, T.DecimalType) or _is_seconds(have, want)):
         yield ~value.cast(have).eqNullSafe(column)
     elif isinstance(have, T.StringType) and isinstance(want, T.TimestampType | T.TimestampNTZType):
         yield column.rlike(BELOW_MICROS)
+
+
+def _is_seconds(have: T.DataType, want: T.DataType) -> bool:
+    """Whether a number with a fraction is taken as seconds since 1970."""
+    return isinstance(have, T.FractionalType) and isinstance(want, T.TimestampType)
+
+
+def _to_timestamp(seconds: Column) -> Column:
+    """The nearest microsecond of a double: Spark's cast takes the one before, which is often one too early."""
+    return F.timestamp_micros(F.rint(seconds * F.lit(1e6)).cast("long"))
 
 
 def may_lack_date(have: T.DataType, want: T.DataType) -> bool:
@@ -283,6 +296,7 @@ def unsafe_inner_cast(
         or may_lack_date(have, want)
         or bool(_whole_text(have, want))
         or _may_be_cut(have, want)
+        or _is_seconds(have, want)
         or (isinstance(have, T.DoubleType) and _may_become_infinite(have, want))
     )
     if is_inner and is_unsafe:
