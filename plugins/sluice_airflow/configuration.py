@@ -34,14 +34,11 @@ def read_setup(names: Mapping[str, Iterable[str]]) -> dict[str, Any]:
     from airflow import plugins_manager
     from airflow.models.pool import Pool
 
-    found = dict(find_connections(names["connections"]))
-    modes = {name: each.extra_dejson.get("deploy-mode") or "client" for name, each in found.items()}
     return {
         "connections": {
-            name: f"{mode} of {found[name].conn_type}://{found[name].host}" if mode == "cluster" else mode
-            for name, mode in modes.items()
+            name: (each.extra_dejson.get("deploy-mode") or "client", each.conn_type, each.host, each.port)
+            for name, each in find_connections(names["connections"])
         },
-        "hosts": {name: (each.conn_type, each.host, each.port) for name, each in found.items()},
         "pools": [name for name in names["pools"] if Pool.get_pool(name)],
         "plugins": [each["name"] for each in plugins_manager.get_plugin_info(["name"])],
         "errors": {name: str(text) for name, text in plugins_manager.get_import_errors().items()},

@@ -10,8 +10,7 @@ from airflow.sdk import Connection
 
 from sluice.contract import folder as contract_folder
 from sluice.contract.folder import Contracts
-from sluice.contract.groups import GroupSettings
-from sluice.embedded import spark_master
+from sluice.embedded.spark_master import DriverPlace
 from sluice.errors import TerminalError
 from sluice.iceberg import availability
 from sluice.kafka import airflow_connections, connections
@@ -84,18 +83,10 @@ def export_registry_config() -> None:
     airflow_connections.take(airflow_connections.REGISTRY, registry_config())
 
 
-def deploy_modes(groups: Iterable[GroupSettings]) -> dict[str, str]:
-    """The connections that groups use, of those that exist, with their deploy mode; `cluster` with its master."""
-    names = {KAFKA_CONNECTION, REGISTRY_CONNECTION, *(each.spark.connection for each in groups)}
+def driver_places(names: Iterable[str]) -> dict[str, DriverPlace]:
+    """Where those of these connections that exist have drivers run."""
     found = {name: _get_connection(name) for name in sorted(names)}
-    places = {name: (deploy_mode(each), f"{each.conn_type}://{each.host}") for name, each in found.items() if each}
-    return {name: f"{mode} of {master}" if mode == "cluster" else mode for name, (mode, master) in places.items()}
-
-
-def spark_masters(groups: Iterable[GroupSettings]) -> dict[str, str]:
-    """The masters that the groups' connections name, by connection, of those that exist."""
-    found = {name: _get_connection(name) for name in {each.spark.connection for each in groups}}
-    return {name: spark_master.of_connection(c.conn_type, c.host, c.port) for name, c in found.items() if c}
+    return {name: DriverPlace(deploy_mode(c), c.conn_type, c.host, c.port) for name, c in found.items() if c}
 
 
 def deploy_mode(connection: Connection) -> str:

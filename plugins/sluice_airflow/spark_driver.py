@@ -61,21 +61,18 @@ def driver_env(log: Path, spark_home: Path | None = None) -> dict[str, str]:
     env["SLUICE_SPARK_LOG"] = str(log)
     if spark_home:
         env["SPARK_HOME"] = str(spark_home)
-    if settings := kafka_config():
-        env["SLUICE_KAFKA_CONFIG"] = json.dumps(settings)
-    if settings := registry_config():
-        env["SLUICE_REGISTRY_CONFIG"] = json.dumps(settings)
-    return env
+    return env | _service_variables()
 
 
 def cluster_variables() -> dict[str, str]:
     """Make the environment of a driver on another machine: settings of Kafka, registry, catalog and storage."""
-    env = driver_variables.select_for_cluster(os.environ)
-    if settings := kafka_config():
-        env["SLUICE_KAFKA_CONFIG"] = json.dumps(settings)
-    if settings := registry_config():
-        env["SLUICE_REGISTRY_CONFIG"] = json.dumps(settings)
-    return env
+    return driver_variables.select_for_cluster(os.environ) | _service_variables()
+
+
+def _service_variables() -> dict[str, str]:
+    """The settings of Kafka and the registry, of those that Airflow has a connection for."""
+    settings = {"SLUICE_KAFKA_CONFIG": kafka_config(), "SLUICE_REGISTRY_CONFIG": registry_config()}
+    return {name: json.dumps(each) for name, each in settings.items() if each}
 
 
 def driver_files(folder: Path, variables: Mapping[str, str]) -> Path:

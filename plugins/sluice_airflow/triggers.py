@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetWatcher
@@ -44,12 +44,17 @@ class _Kafka:
         self.names: set[str] = set()
         self.ends_at = self.names_at = -float("inf")
 
-    async def read_ends(self, topics: Sequence[str]) -> Mapping[str, Offsets]:
+    def watch(self, topics: Set[str], *, instead_of: Set[str]) -> None:
+        """Ask for these topics in each request, and no longer for the others on behalf of this trigger."""
+        self.watched.update(topics - instead_of)
+        self.watched -= Counter(instead_of - topics)  # drops those that nobody watches
+
+    async def read_ends(self, topics: Set[str]) -> Mapping[str, Offsets]:
         """Return the end offsets of topics, at most `EVERY_S` old."""
         from sluice.kafka import broker
 
         async with self.lock:
-            if time.monotonic() - self.ends_at > EVERY_S * 0.9 or not self.ends.keys() >= set(topics):
+            if time.monotonic() - self.ends_at > EVERY_S * 0.9 or not self.ends.keys() >= topics:
                 client = await self._connect()
                 self.ends = await sync_to_async(broker.read_end_offsets)(client, list(self.watched))
                 self.ends_at = time.monotonic()
@@ -124,13 +129,13 @@ class UnreadRecordsTrigger(BaseEventTrigger):
 
         condition = StartCondition(self.arguments["min_records"], self.arguments["max_wait"])
         kafka, reader = _shared_kafka(), None
-        watched: list[str] = []
+        watched: set[str] = set()
         try:
             while True:
                 await asyncio.sleep(EVERY_S)
                 try:
                     topics = await self._find_topics(kafka)
-                    kafka.watched.update(each for each in topics if each not in watched)
+                    kafka.watch(topics, instead_of=watched)
                     watched = topics
                     reader = reader or await kafka.make_reader()
                     ends = await kafka.read_ends(topics)
@@ -149,16 +154,15 @@ class UnreadRecordsTrigger(BaseEventTrigger):
                 condition.start(position, time.monotonic())
                 yield TriggerEvent({"unread": dict(unread)})
         finally:
-            kafka.watched.subtract(watched)
-            kafka.watched += Counter()  # drops those that nobody watches
+            kafka.watch(set(), instead_of=watched)
 
-    async def _find_topics(self, kafka: _Kafka) -> list[str]:
+    async def _find_topics(self, kafka: _Kafka) -> set[str]:
         patterns = [TopicPattern.model_validate(each) for each in self.arguments["patterns"]]
-        named: list[str] = self.arguments["topics"]
+        named = set(self.arguments["topics"])
         if not patterns:
             return named
         names = await kafka.read_names()
-        return sorted({*named, *(name for name in names if any(each.matches(name) for each in patterns))})
+        return named | {name for name in names if any(each.matches(name) for each in patterns)}
 
 
 def unread_records(group: Group) -> Asset:

@@ -14,6 +14,7 @@ from sluice.contract.folder import Group
 from sluice.contract.groups import SparkSettings
 from sluice.doctor.findings import SkippedError
 from sluice.embedded import spark_master
+from sluice.embedded.spark_master import DriverPlace
 from sluice.errors import ConfigError
 from sluice.kafka import airflow_connections
 from sluice.kafka.connections import KAFKA_CONN_ID, REGISTRY_CONN_ID
@@ -39,9 +40,10 @@ def check_airflow(seconds: float) -> str:
     groups = contract_folder.load_contracts(strict=False).groups.values()
     spark = _spark_connections(groups)
     pools = {pool for g in groups for pool in g.settings.pools}
-    wanted = {"connections": sorted({KAFKA_CONN_ID, REGISTRY_CONN_ID, *spark}), "pools": sorted(pools)}
+    wanted = {"connections": sorted(find_used_connections(groups)), "pools": sorted(pools)}
     found = airflow_process.ask("setup", wanted, seconds)
-    problems = _connection_problems(spark, found["connections"])
+    places = {name: DriverPlace(*fields) for name, fields in found["connections"].items()}
+    problems = _connection_problems(spark, places)
     problems += [f"pool {name} does not exist" for name in sorted(pools - set(found["pools"]))]
     problems += [f"plugin {name} can't be loaded: {text}" for name, text in found["errors"].items() if PLUGIN in name]
     if PLUGIN not in found["plugins"]:
@@ -52,18 +54,19 @@ def check_airflow(seconds: float) -> str:
             next_step="Create pools by `sluice airflow setup`, connections as docs/connect/platform.md shows; put "
             "plugins/ into Airflow's plugins folder, or install the wheel.",
         )
-    hosts = {name: host for name, host in found["hosts"].items() if name in spark}
-    answering = _check_masters({name: spark_master.of_connection(*host) for name, host in hosts.items()})
-    named = ", ".join(sorted(found["connections"])) or "none"
-    return f"connections {named}{answering}; pools {', '.join(sorted(pools)) or 'none'}; the plugin is loaded"
+    return f"{_describe_connections(spark, places)}; pools {', '.join(sorted(pools)) or 'none'}; the plugin is loaded"
 
 
-def check_connections(found: Mapping[str, str], masters: Mapping[str, str]) -> str:
+def find_used_connections(groups: Iterable[Group]) -> set[str]:
+    """The names of the connections that the groups use."""
+    return {KAFKA_CONN_ID, REGISTRY_CONN_ID, *_spark_connections(groups)}
+
+
+def check_connections(found: Mapping[str, DriverPlace]) -> str:
     """Check the connections that the groups use, as a task gets them.
 
     Args:
-        found: those that exist, with their deploy mode.
-        masters: Spark's master of those that name one.
+        found: those that exist.
 
     Raises:
         TimeoutError: the master of a Spark cluster did not answer.
@@ -75,25 +78,24 @@ def check_connections(found: Mapping[str, str], masters: Mapping[str, str]) -> s
             f"In Airflow, {'; '.join(problems)}.",
             next_step="Create or correct the connections as docs/connect/platform.md shows.",
         )
-    named = ", ".join(sorted(found)) or "none"
-    return f"connections {named}{_check_masters(masters)}; `sluice doctor airflow` checks pools and the plugin too"
+    return f"{_describe_connections(spark, found)}; `sluice doctor airflow` checks pools and the plugin too"
 
 
-def _check_masters(masters: Mapping[str, str]) -> str:
-    """Connect to the standalone masters among these, by connection; return those that answer, as a text.
+def _describe_connections(spark: Set[str], found: Mapping[str, DriverPlace]) -> str:
+    """The names of the connections, and the standalone masters among those of Spark, which are connected to.
 
     Raises:
         TimeoutError: one does not answer. Spark itself would try for a minute, at each run.
     """
+    masters = {name: place.master for name, place in found.items() if name in spark}
     problems = {name: spark_master.find_problem(master) for name, master in masters.items()}
     if away := [f"connection {name}: {text}" for name, text in sorted(problems.items()) if text]:
         raise TimeoutError(f"Spark's master, by Airflow {'; '.join(away)}")
     there = sorted({master for master in masters.values() if spark_master.addresses(master)})
-    return "".join(f"; {each} answers" for each in there)
+    return "; ".join([f"connections {', '.join(sorted(found)) or 'none'}", *(f"{each} answers" for each in there)])
 
 
-# The deploy mode, and for `cluster` the master as type and host of the connection.
-_DRIVER_PLACE = re.compile(r"client|cluster of (spark://(yarn|k8s://.*)|k8s://.*|yarn://.*)")
+_USABLE = re.compile(r"client|cluster of (spark://(yarn|k8s://.*)|k8s://.*|yarn://.*)")
 
 
 def _spark_connections(groups: Iterable[Group]) -> set[str]:
@@ -101,12 +103,12 @@ def _spark_connections(groups: Iterable[Group]) -> set[str]:
     return {group.settings.spark.connection for group in groups} or {SparkSettings().connection}
 
 
-def _connection_problems(spark: Set[str], found: Mapping[str, str]) -> list[str]:
+def _connection_problems(spark: Set[str], found: Mapping[str, DriverPlace]) -> list[str]:
     problems = [f"connection {name} does not exist" for name in sorted(spark - found.keys())]
     problems += [
-        f"connection {name} has deploy mode {mode}, and must have client, or cluster with YARN or Kubernetes"
-        for name, mode in found.items()
-        if name in spark and not _DRIVER_PLACE.fullmatch(mode)
+        f"connection {name} has deploy mode {place}, and must have client, or cluster with YARN or Kubernetes"
+        for name, place in found.items()
+        if name in spark and not _USABLE.fullmatch(str(place))
     ]
     if KAFKA_CONN_ID not in found and not airflow_connections.source(airflow_connections.KAFKA):
         problems.append(f"connection {KAFKA_CONN_ID} does not exist")

@@ -14,6 +14,7 @@ from typing import Any
 
 from sluice.doctor import airflow, lake, software, sources
 from sluice.doctor.findings import Check
+from sluice.embedded.spark_master import DriverPlace
 from sluice.errors import ConfigError, printable
 from sluice.kafka import airflow_connections
 
@@ -28,17 +29,15 @@ def make_checks(
     patience: float,
     run_shell: RunShell,
     *,
-    connections: Mapping[str, str] | None = None,
-    masters: Mapping[str, str] | None = None,
+    connections: Mapping[str, DriverPlace] | None = None,
 ) -> dict[str, Check]:
     """Make the checks, by name.
 
     Args:
         patience: seconds until a service counts as not answering.
         run_shell: runs SQL in Spark's shell on the catalog, with `subprocess.run`'s options.
-        connections: Airflow's that the groups use, with their deploy mode, as a task gets them: it can't ask Airflow's
-            database. None: Airflow is asked.
-        masters: Spark's master of each of these connections; with `connections` only.
+        connections: Airflow's that the groups use, as a task gets them: it can't ask Airflow's database. None: Airflow
+            is asked.
     """
     # The checks run in threads: two that import this package at once can meet a module that is half initialised.
     with suppress(ImportError):  # `versions` reports a missing package
@@ -51,7 +50,7 @@ def make_checks(
     if connections is None:
         ask_airflow = partial(airflow.check_airflow, process)
     else:
-        ask_airflow = partial(airflow.check_connections, connections, masters or {})
+        ask_airflow = partial(airflow.check_connections, connections)
     steps: dict[str, tuple[Callable[[], str], float]] = {
         "versions": (software.check_versions, patience),
         "java": (software.check_java, patience),

@@ -9,6 +9,7 @@ import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import NamedTuple
 
 from sluice.embedded.failure import StackError
 
@@ -18,6 +19,23 @@ _STANDALONE = re.compile(r"spark://[^/\s]+")
 _LOCAL = re.compile(r"local(\[[\d*]+\])?")
 SECONDS = 5.0
 Address = tuple[str, int]
+
+
+class DriverPlace(NamedTuple):
+    """Where a connection of Airflow has drivers run: its deploy mode, type, host and port."""
+
+    mode: str
+    kind: str
+    host: str | None
+    port: int | None
+
+    @property
+    def master(self) -> str:
+        """The master that spark-submit gets."""
+        return of_connection(self.kind, self.host, self.port)
+
+    def __str__(self) -> str:
+        return f"{self.mode} of {self.kind}://{self.host}" if self.mode == "cluster" else self.mode
 
 
 def of_connection(kind: str, host: str | None, port: int | None) -> str:

@@ -33,14 +33,13 @@ CHECKS = Param(
 @task(execution_timeout=SHORT_TIMEOUT)
 def check(*, params: Any = None) -> None:
     """Log a line per check, and fail with the next step if one is not well. Temporary tables are removed again."""
-    from sluice.doctor import doctor, findings
+    from sluice.doctor import airflow, doctor, findings
     from sluice.doctor.findings import State
 
     connections.export_kafka_config()
     connections.export_registry_config()
-    groups = [each.settings for each in contract_folder.load_contracts(strict=False).groups.values()]
-    modes, masters = connections.deploy_modes(groups), connections.spark_masters(groups)
-    checks = doctor.make_checks(PATIENCE_S, _run_shell, connections=modes, masters=masters)
+    used = airflow.find_used_connections(contract_folder.load_contracts(strict=False).groups.values())
+    checks = doctor.make_checks(PATIENCE_S, _run_shell, connections=connections.driver_places(used))
     if unknown := [each for each in params["checks"] if each not in checks]:
         raise AirflowFailException(f"No check is named {', '.join(unknown)}. The checks are {', '.join(checks)}.")
     chosen = [each for name, each in checks.items() if name in (params["checks"] or checks)]

@@ -6,12 +6,17 @@ import json
 import socketserver
 import ssl
 import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 HOST = "127.0.0.1"
+
+S = TypeVar("S", bound=socketserver.BaseServer)
 
 
 class ThreadedServer:
@@ -28,6 +33,39 @@ class ThreadedServer:
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+@contextmanager
+def serving(server: S) -> Iterator[S]:
+    """Let a server answer in a thread for a `with` block."""
+    with server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+
+
+class ServerGroup(ABC):
+    """Servers that start and stop together; a subclass starts them."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+
+    @abstractmethod
+    def start(self, stack: ExitStack) -> None:
+        """Enter each server into the stack."""
+
+    def __enter__(self) -> Self:
+        with self._stack as stack:
+            self.start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
 
 
 class JsonHandler(BaseHTTPRequestHandler):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -16,6 +15,7 @@ from sluice.embedded.home import cache_folder
 from sluice.embedded.java import find_java
 from sluice.embedded.ports import HOST, free_port
 from tests.support.services.java_server import JavaServer
+from tests.support.services.servers import ServerGroup
 
 
 class _Daemon(JavaServer):
@@ -72,7 +72,7 @@ class SparkWorker(_Daemon):
         )
 
 
-class SparkCluster:
+class SparkCluster(ServerGroup):
     """A cluster for a `with` block.
 
     Attributes:
@@ -85,7 +85,7 @@ class SparkCluster:
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self._folder = folder
         self._count = workers
-        self._stack = ExitStack()
+        super().__init__()
         self.workers: list[SparkWorker] = []
 
     @property
@@ -106,16 +106,8 @@ class SparkCluster:
         """The master's view: workers, applications, cores."""
         return self._master.state()
 
-    def __enter__(self) -> Self:
-        with self._stack as stack:
-            self._master = stack.enter_context(_Master(self._folder / "master"))
-            for n in range(self._count):
-                worker = SparkWorker(self._folder / f"worker{n}", self._master.url)
-                self.workers.append(stack.enter_context(worker))
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
+    def start(self, stack: ExitStack) -> None:
+        self._master = stack.enter_context(_Master(self._folder / "master"))
+        for n in range(self._count):
+            worker = SparkWorker(self._folder / f"worker{n}", self._master.url)
+            self.workers.append(stack.enter_context(worker))

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -24,6 +21,7 @@ from sluice.embedded.java import find_java
 from sluice.embedded.ports import HOST, free_port
 from tests.support import pinned_jars
 from tests.support.services.java_server import JavaServer
+from tests.support.services.servers import ServerGroup, serving
 
 OPENED = ("java.lang", "java.io")
 
@@ -80,7 +78,7 @@ class _RestHandler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-class Yarn:
+class Yarn(ServerGroup):
     """YARN for a `with` block.
 
     Attributes:
@@ -118,7 +116,7 @@ class Yarn:
         }
         self._write("yarn-site.xml", {f"yarn.{name}": value for name, value in settings.items()})
         self._write("core-site.xml", {"fs.defaultFS": "file:///"})
-        self._stack = ExitStack()
+        super().__init__()
 
     def _write(self, name: str, settings: dict[str, str]) -> None:
         properties = (f"<property><name>{n}</name><value>{v}</value></property>" for n, v in settings.items())
@@ -160,21 +158,11 @@ class Yarn:
         """What the containers have written."""
         return "\n".join(path.read_text(errors="replace") for path in sorted((self.folder / "logs").rglob("std*")))
 
-    def __enter__(self) -> Self:
-        with self._stack as stack:
-            apps = self._page
-            program = "resourcemanager.ResourceManager"
-            stack.enter_context(_Daemon(self.folder / "manager", "YARN ResourceManager", program, f"{apps}/info"))
-            program = "nodemanager.NodeManager"
-            stack.enter_context(_Daemon(self.folder / "node", "YARN NodeManager", program, f"{apps}/nodes"))
-            rest = stack.enter_context(_Rest(self))
-            self.address = f"http://{HOST}:{rest.server_port}"
-            stack.callback(rest.shutdown)
-            threading.Thread(target=rest.serve_forever, daemon=True).start()
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
+    def start(self, stack: ExitStack) -> None:
+        apps = self._page
+        program = "resourcemanager.ResourceManager"
+        stack.enter_context(_Daemon(self.folder / "manager", "YARN ResourceManager", program, f"{apps}/info"))
+        program = "nodemanager.NodeManager"
+        stack.enter_context(_Daemon(self.folder / "node", "YARN NodeManager", program, f"{apps}/nodes"))
+        rest = stack.enter_context(serving(_Rest(self)))
+        self.address = f"http://{HOST}:{rest.server_port}"

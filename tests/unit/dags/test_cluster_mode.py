@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 
 from sluice.embedded.home import REPOSITORY
 from tests.support.airflow_process import isolated_airflow_env, run_in_airflow
-from tests.support.services.servers import JsonHandler
+from tests.support.services.servers import JsonHandler, serving
 
 pytestmark = pytest.mark.unit
 
@@ -61,11 +60,9 @@ class Handler(JsonHandler):
 
 @pytest.fixture
 def manager() -> Iterator[Manager]:
-    with Manager(("127.0.0.1", 0), Handler) as server:
+    with serving(Manager(("127.0.0.1", 0), Handler)) as server:
         server.answers, server.killed = [("FINISHED", "SUCCEEDED", "")], []
-        threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
-        server.shutdown()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from sluice.embedded.home import cache_folder
 from sluice.embedded.java import find_java
 from tests.support.airflow_process import isolated_airflow_env, run_in_airflow
-from tests.support.services.servers import JsonHandler
+from tests.support.services.servers import JsonHandler, serving
 
 pytestmark = pytest.mark.unit
 
@@ -58,11 +57,9 @@ class Handler(JsonHandler):
 
 @pytest.fixture
 def api() -> Iterator[Api]:
-    with Api(("127.0.0.1", 0), Handler) as server:
+    with serving(Api(("127.0.0.1", 0), Handler)) as server:
         server.made, server.deleted = [], []
-        threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
-        server.shutdown()
 
 
 # The provider's client for Kubernetes is a package of its own, which the project does not install.

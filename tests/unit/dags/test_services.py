@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from sluice.embedded.home import REPOSITORY
 from tests.support.airflow_process import isolated_airflow_env, run_in_airflow
-from tests.support.services.servers import JsonHandler
+from tests.support.services.servers import JsonHandler, serving
 
 pytestmark = pytest.mark.unit
 
@@ -52,11 +51,9 @@ class Handler(JsonHandler):
 
 @pytest.fixture
 def api() -> Iterator[Api]:
-    with Api(("127.0.0.1", 0), Handler) as server:
+    with serving(Api(("127.0.0.1", 0), Handler)) as server:
         server.states, server.made, server.deleted = ["COMPLETED"], [], []
-        threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
-        server.shutdown()
 
 
 @pytest.fixture

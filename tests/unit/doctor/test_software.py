@@ -12,6 +12,7 @@ from sluice.doctor import airflow, doctor, software
 from sluice.doctor.findings import SkippedError
 from sluice.embedded import spark_master
 from sluice.embedded.ports import HOST
+from sluice.embedded.spark_master import DriverPlace
 from sluice.errors import ConfigError
 
 pytestmark = pytest.mark.unit
@@ -99,10 +100,11 @@ def test_airflow_that_is_not_configured_is_skipped(monkeypatch: pytest.MonkeyPat
 def test_the_master_of_a_cluster_is_connected_to() -> None:
     with socket.create_server((HOST, 0)) as listening:
         master = f"spark://{HOST}:{listening.getsockname()[1]}"
-        modes = {"spark_default": "client", "sluice_kafka": "client"}
-        assert f"{master} answers" in airflow.check_connections(modes, {"spark_default": master})
+        spark = DriverPlace("client", "spark", f"spark://{HOST}", listening.getsockname()[1])
+        found = {"spark_default": spark, "sluice_kafka": DriverPlace("client", "kafka", None, None)}
+        assert f"{master} answers" in airflow.check_connections(found)
     with pytest.raises(TimeoutError, match=f"connection spark_default: {master} does not answer: .*refused"):
-        airflow.check_connections(modes, {"spark_default": master})
+        airflow.check_connections(found)
 
 
 @pytest.mark.parametrize(
