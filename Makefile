@@ -102,7 +102,7 @@ type-tables: setup-dev ## update the tables of types in docs/reference/types.md
 docs: setup-dev ## build the documentation as a site in .site
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet && echo "open .site/index.html"
 
-pictures: setup-dev jars ## renew docs/pictures from a stack that runs for ten minutes
+pictures: setup-dev jars ## renew docs/pictures from a stack that gets a day of batches in 15 minutes; needs cc and Chromium
 	@PYTHONPATH=include:. $(PY) .ci/pictures.py
 
 cli-reference: setup-dev ## update docs/reference/cli.md

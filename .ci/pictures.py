@@ -1,6 +1,9 @@
-"""Renews docs/pictures from a real stack: runs tables for ten minutes, and takes pictures of the pages in Chromium.
+"""Renews docs/pictures from a real stack that has a day of batches, and takes pictures of the pages in Chromium.
 
 `PYTHONPATH=include:. .venv/bin/python .ci/pictures.py`
+
+It takes a quarter of an hour: each round runs with a clock that is behind, the first by a day (`earlier_clock.c`,
+compiled with cc). At the end one table is blocked, one is stale, and one has a contract change under review.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from sluice.embedded.home import REPOSITORY, Home
 from tests.support.browser import logged_in
 
 PICTURES = REPOSITORY / "docs" / "pictures"
-ROUNDS = 24
+ROUNDS = 36
+ROUND_S = 24 * 3600 // ROUNDS
 CONTRACTS = {
     "shop.orders": """\
 mode: upsert
@@ -44,7 +48,7 @@ expectations:
   - {type: expect_column_values_to_be_in_set, column: country, value_set: [DE, FR, IT, ES], mostly: 0.98}
   - {type: expect_column_mean_to_be_between, column: total, min_value: 40, max_value: 80}
 """,
-    "shop.clicks": """\
+    "web.clicks": """\
 columns:
   - {name: page, type: string, required: true}
   - {name: visitor, type: long}
@@ -62,7 +66,7 @@ columns:
   - {name: name, type: string}
 """,
 }
-TARGETS = {"shop": "15m", "crm": "2m"}
+TARGETS = {"shop": "1h", "crm": "6h", "web": "1h"}
 
 
 def write_contracts(folder: Path) -> None:
@@ -75,12 +79,21 @@ def write_contracts(folder: Path) -> None:
     (folder / "groups.yaml").write_text("defaults: {schedule: null}\n")
 
 
-def send(bootstrap: str, chance: random.Random, turn: int) -> None:
-    """The records of a round: more by day than by night, some of them bad; in the last round most payments are."""
+def send(bootstrap: str, chance: random.Random, turn: int, now: float) -> None:
+    """The records of a round: more by day than by night, some of them bad; in the last round most payments are.
+
+    Args:
+        bootstrap: The broker.
+        chance: The source of the values.
+        turn: Which round it is.
+        now: The round's time in seconds since the epoch. The records are of the time since the round before.
+    """
     producer = Producer({"bootstrap.servers": bootstrap})
 
     def produce(topic: str, value: Mapping[str, Any], key: object = None) -> None:
-        producer.produce(topic, json.dumps(value).encode(), None if key is None else str(key).encode())
+        key_bytes = None if key is None else str(key).encode()
+        timestamp = int((now - chance.random() * min(ROUND_S, time.time() - now + 60)) * 1000)
+        producer.produce(topic, json.dumps(value).encode(), key_bytes, timestamp=timestamp)
 
     share = 1 + 0.6 * math.sin(turn / ROUNDS * 2 * math.pi) + chance.random() * 0.3
     for _ in range(int(4000 * share)):
@@ -90,7 +103,7 @@ def send(bootstrap: str, chance: random.Random, turn: int) -> None:
         total: object = round(chance.uniform(5, 110), 2) if chance.random() > 0.002 else -1
         produce("shop.orders", {**order, "total": total}, chance.randrange(60_000))
     for _ in range(int(9000 * share)):
-        produce("shop.clicks", {"page": f"/p/{chance.randrange(50)}", "visitor": chance.randrange(10_000)})
+        produce("web.clicks", {"page": f"/p/{chance.randrange(50)}", "visitor": chance.randrange(10_000)})
     for n in range(int(1500 * share)):
         bad = chance.random() < (0.4 if turn == ROUNDS - 1 else 0.002)
         amount: object = "12,50" if bad else round(chance.uniform(5, 110), 2)
@@ -120,25 +133,40 @@ def running_stack() -> Iterator[tuple[dict[str, str], dict[str, str]]]:
             stacks.down(home)
 
 
+def compile_clock(folder: Path) -> str:
+    """Return the path of the library that shows a program an earlier time."""
+    library = str(folder / "earlier_clock.so")
+    source = Path(__file__).with_name("earlier_clock.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
 def fill(env: Mapping[str, str], command_env: dict[str, str]) -> None:
-    """Run the groups round by round. The last run is Airflow's; it blocks the payments, and nobody runs `crm`."""
+    """Run the groups round by round through a day, and `crm` in its first half only; then block and change tables."""
+    clock_library = compile_clock(Path(env["SLUICE_HOME"]))
     bootstrap, chance = env["KAFKA_BOOTSTRAP_SERVERS"], random.Random(7)  # noqa: S311
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic(name, 2, 1) for name in CONTRACTS]).values():
         future.result(30)
-    for turn in range(ROUNDS):
-        send(bootstrap, chance, turn)
-        groups = ["shop"] if turn % 6 else ["shop", "crm"]
-        for group in groups if turn < ROUNDS - 1 else []:
+    for turn in range(ROUNDS - 1):
+        ago = (ROUNDS - 1 - turn) * ROUND_S
+        send(bootstrap, chance, turn, time.time() - ago)
+        clock = {"LD_PRELOAD": clock_library, "EARLIER_S": str(ago)}
+        for group in ("shop", "web", "crm") if turn < ROUNDS // 2 and turn % 6 == 0 else ("shop", "web"):
             command = [sys.executable, "-m", "sluice", "run", group]
-            subprocess.run(command, env=command_env, check=False, stdout=subprocess.DEVNULL)
+            subprocess.run(command, env={**command_env, **clock}, check=False, stdout=subprocess.DEVNULL)
         print(f"round {turn + 1} of {ROUNDS}", flush=True)
+    send(bootstrap, chance, ROUNDS - 1, time.time())
+    changed = Path(command_env["SLUICE_CONTRACTS"], "web.clicks.yaml")
+    changed.write_text(changed.read_text().replace("name: visitor, type: long", "name: country, type: string"))
     airflow = AirflowClient(env)
-    airflow.wait_for_dag("ingest_shop", tables={"shop.payments"})
-    airflow.pause("ingest_shop", False)
-    run = airflow.trigger("ingest_shop")
-    while airflow.run_state("ingest_shop", run) in ("queued", "running"):
-        time.sleep(2)
+    airflow.pause("review_schema", False)
+    for group, table in (("shop", "shop.payments"), ("web", "web.clicks")):
+        airflow.wait_for_dag(f"ingest_{group}", tables={table})
+        airflow.pause(f"ingest_{group}", False)
+        run = airflow.trigger(f"ingest_{group}")
+        while airflow.run_state(f"ingest_{group}", run) in ("queued", "running"):
+            time.sleep(2)
 
 
 def in_airflow(page: Page, url: str) -> FrameLocator:
@@ -168,13 +196,13 @@ def take(env: Mapping[str, str]) -> None:
                 frame.get_by_role("button", name="Publish anyway").click()
                 frame.locator(".dry-run").filter(has_text="shop.payments").wait_for()
                 shoot("dialog")
-                page.goto(f"{url}/sluice/tables/shop.orders?hours=1")
+                page.goto(f"{url}/sluice/tables/shop.orders?hours=24")
                 page.locator(".plot canvas").first.wait_for()
                 shoot("table", whole=True)
                 page.goto(f"{url}/sluice/quality?q=shop.orders")
                 page.locator(".matrix").first.wait_for()
                 shoot("quality")
-                page.goto(f"{url}/sluice/timeline?hours=1")
+                page.goto(f"{url}/sluice/timeline?hours=24")
                 page.locator(".lane").first.wait_for()
                 shoot("timeline")
             else:
