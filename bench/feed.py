@@ -27,21 +27,25 @@ def key(number: int) -> str:
     return f"order-{number:010d}"
 
 
-def backlog(bootstrap: str, topic: str, records: int, keys: int) -> None:
+def backlog(bootstrap: str, topic: str, records: int, keys: int, partitions: int = PARTITIONS) -> None:
     """Fill a topic with `records` records over `keys` distinct keys, each key in one partition."""
-    shares = [(bootstrap, topic, records, keys, worker) for worker in (0, 1)]
+    if records < 10_000:  # fewer than it pays to start processes for
+        send(bootstrap, topic, ((n % keys, n) for n in range(records)), partitions)
+        return
+    shares = [(bootstrap, topic, records, keys, worker, partitions) for worker in (0, 1)]
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         pool.starmap(_share, shares)
 
 
-def _share(bootstrap: str, topic: str, records: int, keys: int, worker: int) -> None:
+def _share(bootstrap: str, topic: str, records: int, keys: int, worker: int, partitions: int) -> None:
     # Each worker has its own partitions, so that a partition's records are in the order of the numbers.
-    mine = [n % PARTITIONS % 2 == worker for n in range(PARTITIONS)]
-    assert keys % PARTITIONS == 0
-    send(bootstrap, topic, ((n % keys, n) for n in range(records) if mine[n % PARTITIONS]))
+    mine = [n % 2 == worker for n in range(partitions)]
+    assert keys % partitions == 0
+    numbers = ((n % keys, n) for n in range(records) if mine[n % partitions])
+    send(bootstrap, topic, numbers, partitions)
 
 
-def send(bootstrap: str, topic: str, numbers: Iterable[tuple[int, int]]) -> None:
+def send(bootstrap: str, topic: str, numbers: Iterable[tuple[int, int]], partitions: int = PARTITIONS) -> None:
     """Send records, given as (key number, value number).
 
     Raises:
@@ -61,7 +65,7 @@ def send(bootstrap: str, topic: str, numbers: Iterable[tuple[int, int]]) -> None
     for k, n in numbers:
         while True:
             try:
-                producer.produce(topic, value(n), key=key(k), partition=k % PARTITIONS)
+                producer.produce(topic, value(n), key=key(k), partition=k % partitions)
                 break
             except BufferError:
                 producer.poll(0.05)
