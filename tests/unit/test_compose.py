@@ -150,14 +150,3 @@ def test_the_override_for_a_rest_catalog_and_s3_fits_the_file():
     assert set(override["services"]) == on_the_catalog
     for name in ("CREDENTIAL", "S3__SECRET_ACCESS_KEY"):
         assert re.fullmatch(r"\$\{\w+:\?.*\}", override["x-lake"]["environment"][f"PYICEBERG_CATALOG__LAKE__{name}"])
-
-
-def test_the_values_for_airflows_chart_hold_no_secret_and_know_the_variables():
-    values = yaml.safe_load((REPOSITORY / "docs" / "deploy" / "helm-values.yaml").read_text("utf-8"))
-    known = (REPOSITORY / "docs" / "reference" / "environment.md").read_text("utf-8")
-    names = [each["name"] for each in values["env"]] + [each["envName"] for each in values["secret"]]
-    assert all(f"`{name}`" in known for name in names if name.startswith("SLUICE_"))
-    assert not [name for name in (each["name"] for each in values["env"]) if re.search("KEY|SECRET|CREDENTIAL", name)]
-    assert values["workers"]["securityContexts"]["container"]["readOnlyRootFilesystem"]
-    mounted = {each["mountPath"] for each in values["workers"]["extraVolumeMounts"]}
-    assert {each["value"] for each in values["env"] if each["name"] == "SLUICE_HOME"} | {"/tmp"} == mounted
