@@ -128,7 +128,7 @@ def test_the_catalog_has_a_role_that_may_not_connect_to_airflows_database():
 def test_compose_itself_accepts_the_file():
     docker = shutil.which("docker")
     if not docker or subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:
-        return  # no compose client here: the tests above have read the file
+        pytest.skip("no docker compose here: Compose itself did NOT read the file, only its schema did")
     env = {**os.environ, **dict.fromkeys(SECRETS, "from-the-environment")}
     command = [docker, "compose", "-f", str(FILE), "config", "--quiet"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
