@@ -76,7 +76,7 @@ test-thorough: ## the same with every case: each kill, each race in each mode; a
 
 test-infra: setup-dev jars ## run the main path, every format, maintenance and backfill on a Spark cluster that loses executors, and on every catalog; 20 minutes
 	@SLUICE_TEST_CLUSTER=1 $(RUN) -m pytest -m "not soak" $(ON_A_CLUSTER)
-	@$(RUN) -m pytest -m infra $(EVERY_CATALOG)
+	@$(RUN) -m pytest -m infra $(EVERY_CATALOG) tests/unit/test_helm_values.py
 
 check: style types ## run lint, types and the tests without services, in under three minutes
 	@$(RUN) -m pytest -n logical tests/unit

@@ -128,7 +128,7 @@ def test_the_catalog_has_a_role_that_may_not_connect_to_airflows_database():
 def test_compose_itself_accepts_the_file():
     docker = shutil.which("docker")
     if not docker or subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:
-        return  # no compose client here: the tests above have read the file
+        pytest.skip("no docker compose here: Compose itself did NOT read the file, only its schema did")
     env = {**os.environ, **dict.fromkeys(SECRETS, "from-the-environment")}
     command = [docker, "compose", "-f", str(FILE), "config", "--quiet"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -150,14 +150,3 @@ def test_the_override_for_a_rest_catalog_and_s3_fits_the_file():
     assert set(override["services"]) == on_the_catalog
     for name in ("CREDENTIAL", "S3__SECRET_ACCESS_KEY"):
         assert re.fullmatch(r"\$\{\w+:\?.*\}", override["x-lake"]["environment"][f"PYICEBERG_CATALOG__LAKE__{name}"])
-
-
-def test_the_values_for_airflows_chart_hold_no_secret_and_know_the_variables():
-    values = yaml.safe_load((REPOSITORY / "docs" / "deploy" / "helm-values.yaml").read_text("utf-8"))
-    known = (REPOSITORY / "docs" / "reference" / "environment.md").read_text("utf-8")
-    names = [each["name"] for each in values["env"]] + [each["envName"] for each in values["secret"]]
-    assert all(f"`{name}`" in known for name in names if name.startswith("SLUICE_"))
-    assert not [name for name in (each["name"] for each in values["env"]) if re.search("KEY|SECRET|CREDENTIAL", name)]
-    assert values["workers"]["securityContexts"]["container"]["readOnlyRootFilesystem"]
-    mounted = {each["mountPath"] for each in values["workers"]["extraVolumeMounts"]}
-    assert {each["value"] for each in values["env"] if each["name"] == "SLUICE_HOME"} | {"/tmp"} == mounted
