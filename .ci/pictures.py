@@ -194,7 +194,7 @@ def take(env: Mapping[str, str]) -> None:
                 frame.get_by_role("link", name="shop.payments", exact=True).click()
                 frame.locator("h1", has_text="shop.payments").wait_for()
                 frame.get_by_role("button", name="Publish anyway").click()
-                frame.locator(".dry-run").filter(has_text="shop.payments").wait_for()
+                frame.locator("dialog .dry-run").filter(has_text="shop.payments").wait_for()
                 shoot("dialog")
                 page.goto(f"{url}/sluice/tables/shop.orders?hours=24")
                 page.locator(".plot canvas").first.wait_for()
