@@ -73,7 +73,8 @@ class BrokerRefusedError(BrokerUnavailableError):
     advice = (
         "Correct connection sluice_kafka: sasl.username and sasl.password, or with OAUTHBEARER "
         "sasl.oauthbearer.client.id, .client.secret and .scope, or with AWS_MSK_IAM the AWS "
-        "credentials and their policy. If no token is issued, check that .token.endpoint.url "
+        "credentials and their policy, or with GSSAPI sasl.kerberos.principal, .keytab and .service.name; kinit and "
+        "krb5.conf must work here and on Spark's machines. If no token is issued, check that .token.endpoint.url "
         "answers from here and from Spark's machines, and that https.ca.location holds its certificate's CA. Spark's "
         "own log may say more. The next run continues from the same offsets."
     )
