@@ -55,7 +55,7 @@ def sasl_options(config: Mapping[str, Any], read_cas: Callable[[], str]) -> dict
         return {}
     if mechanism == kerberos.MECHANISM:
         settings, options = kerberos.java_options(config)
-        return {**settings, "sasl.jaas.config": _jaas(kerberos.MODULE, options)}
+        return {**settings, "sasl.jaas.config": _jaas(kerberos.LOGIN_MODULE, options)}
     if mechanism not in _PASSWORDS:
         raise ConfigError(
             f"For Spark, Sluice supports sasl.mechanism {', '.join(_PASSWORDS)}, OAUTHBEARER, GSSAPI and "

