@@ -25,6 +25,7 @@ from sluice.kafka import broker as brokers
 from sluice.kafka import java_settings, kerberos, login
 from tests.support.lake import Lake, record
 from tests.support.services.kerberos import REALM, Kdc, complete_java
+from tests.support.services.tls_proxy import make_ca
 
 pytestmark = [pytest.mark.infra, pytest.mark.timeout(600)]
 
@@ -52,20 +53,24 @@ class Kerberised(NamedTuple):
 
 @pytest.fixture(scope="session")
 def kerberised(kdc: Kdc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kerberised]:
+    folder = tmp_path_factory.mktemp("broker")
+    ca, certificate = make_ca(folder, "broker")
     own, reader = kdc.keytab(f"{SERVICE}/localhost"), kdc.keytab("reader")
     module = f'{kerberos.LOGIN_MODULE} required useKeyTab="true" storeKey="true" keyTab="{own}"'
     settings = {
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,KERBEROS:SASL_PLAINTEXT",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,KERBEROS:SASL_SSL",
         "listener.name.kerberos.sasl.enabled.mechanisms": "GSSAPI",
         "listener.name.kerberos.gssapi.sasl.jaas.config": f'{module} principal="{SERVICE}/localhost@{REALM}";',
         "sasl.kerberos.service.name": SERVICE,
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(certificate),
     }
     port = free_port()
-    folder = tmp_path_factory.mktemp("broker")
     with EmbeddedBroker(folder, settings=settings, listeners={"KERBEROS": port}) as running:
         config = {
             "bootstrap.servers": f"{HOST}:{port}",
-            "security.protocol": "SASL_PLAINTEXT",
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.pem": ca.read_text(),
             "sasl.mechanism": "GSSAPI",
             "sasl.kerberos.service.name": SERVICE,
             "sasl.kerberos.principal": f"reader@{REALM}",
