@@ -72,10 +72,10 @@ class BrokerRefusedError(BrokerUnavailableError):
 
     advice = (
         "Correct connection sluice_kafka: sasl.username and sasl.password, or with OAUTHBEARER "
-        "sasl.oauthbearer.client.id, .client.secret and .scope, or with AWS_MSK_IAM the AWS "
-        "credentials and their policy. If no token is issued, check that .token.endpoint.url "
-        "answers from here and from Spark's machines, and that https.ca.location holds its certificate's CA. Spark's "
-        "own log may say more. The next run continues from the same offsets."
+        "sasl.oauthbearer.client.id, .client.secret and .scope, or with AWS_MSK_IAM the AWS credentials and their "
+        "policy. With GSSAPI check principal, keytab, service name, kinit and krb5.conf. If no token is issued, check "
+        "that .token.endpoint.url answers from here and from Spark's machines, and that https.ca.location holds its "
+        "certificate's CA. Spark's own log may say more. The next run continues from the same offsets."
     )
 
 

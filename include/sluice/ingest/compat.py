@@ -39,6 +39,12 @@ def set_system_properties(session: SparkSession, properties: Mapping[str, str]) 
         jvm.System.setProperty(name, value)
 
 
+def has_java_module(session: SparkSession, name: str) -> bool:
+    """Ask the driver's Java whether it has a module. No public API as of PySpark 4.1."""
+    jvm: Any = session.sparkContext._jvm
+    return bool(jvm.java.lang.ModuleLayer.boot().findModule(name).isPresent())
+
+
 def import_helper_classes(session: SparkSession) -> None:
     """Tell py4j the packages of two classes that PySpark asks for by their short names, thousands of times a batch.
 
