@@ -143,8 +143,8 @@ class Cluster:
         largest = max(self.workers, key=lambda each: (each.memory, each.cores))
         return (
             f"{len(self.workers)} worker(s), the largest with {largest.cores} core(s) and {largest.memory:,} MiB; "
-            f"free are {sum(w.free_cores for w in self.workers)} of {sum(w.cores for w in self.workers)} cores "
-            f"and {sum(w.free_memory for w in self.workers):,} of {sum(w.memory for w in self.workers):,} MiB"
+            f"{sum(w.free_cores for w in self.workers)} of {sum(w.cores for w in self.workers)} cores "
+            f"and {sum(w.free_memory for w in self.workers):,} of {sum(w.memory for w in self.workers):,} MiB are free"
         )
 
 

@@ -160,7 +160,7 @@ def test_an_application_waits_while_others_use_the_cluster(
     with driver(it, cluster, tmp_path, **conf) as process:
         assert process.stdout
         waits = next(line for line in process.stdout if "No executor for" in line or "ERROR" in line)
-        assert re.search(r"No executor for 3\d s: an executor asks 2 core.*free are 2 of 4 cores", waits)
+        assert re.search(r"No executor for 3\d s: an executor asks 2 core.*2 of 4 cores and .* are free", waits)
         assert process.poll() is None
 
 

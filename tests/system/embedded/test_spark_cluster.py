@@ -113,7 +113,7 @@ def test_a_group_runs_on_the_cluster_that_make_up_names(embedded: Embedded, tmp_
         asked = {"env": run_with_stack, "capture_output": True, "text": True, "timeout": 120}
         done = subprocess.run(doctor, check=False, **asked)
         assert done.returncode == 0, done.stdout + done.stderr
-        has = "2 worker(s), the largest with 2 core(s) and 2,048 MiB; free are 4 of 4 cores and 4,096 of 4,096 MiB"
+        has = "2 worker(s), the largest with 2 core(s) and 2,048 MiB; 4 of 4 cores and 4,096 of 4,096 MiB are free"
         asks = "an executor of group examples asks 1 core(s) and 768 MiB, with spark.cores.max 2"
         assert f"{cluster.master} answers: {has}; {asks}" in done.stdout
     done = subprocess.run(doctor, check=False, **asked)
