@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from sluice import driver_files, spark_cluster
-from sluice.errors import SluiceError, exit_code
+from sluice.errors import ExecutorsUnavailableError, SluiceError, exit_code, first_line
 from sluice.iceberg import availability, table_names
 from sluice.iceberg import catalog as iceberg_catalog
 from sluice.ingest import compat, session
@@ -68,13 +69,27 @@ def start_spark(name: str, run_id: str, kafka: Mapping[str, object]) -> Iterator
         kafka: librdkafka settings.
     """
     began = time.monotonic()
-    built = session.build_session(name)
-    built.sparkContext.setLogLevel("WARN")
+    with _translate_ended_jvm():
+        built = session.build_session(name)
+        built.sparkContext.setLogLevel("WARN")
     context = Context(built, iceberg_catalog.load(), table_names.catalog_name(), kafka, run_id)
-    _wait_for_executor(built)
+    with _translate_ended_jvm():
+        _wait_for_executor(built)
     logging.info("Spark is up after %.1f s", time.monotonic() - began)
     yield context
     built.stop()
+
+
+@contextmanager
+def _translate_ended_jvm() -> Iterator[None]:
+    """Raise ExecutorsUnavailableError if the JVM ends, as YARN ends one whose executors fail."""
+    try:
+        yield
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise ExecutorsUnavailableError(
+            f"Spark's JVM has ended before the application had an executor: {first_line(error)}.",
+            next_step=spark_cluster.CAUSES,
+        ) from error
 
 
 def _wait_for_executor(built: SparkSession) -> None:

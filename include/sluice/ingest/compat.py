@@ -46,8 +46,9 @@ def count_executors(session: SparkSession) -> int | None:
 
     PySpark 4.1 has no equivalent of `SparkStatusTracker.getExecutorInfos`, which counts the driver too.
     """
-    scala: Any = session.sparkContext._jsc.sc()
+    context: Any = session.sparkContext._jsc
     try:
+        scala = context.sc()
         return None if scala.isStopped() else len(scala.statusTracker().getExecutorInfos()) - 1
     except (Py4JError, OSError):  # the JVM is ending
         return None
@@ -56,12 +57,13 @@ def count_executors(session: SparkSession) -> int | None:
 def find_page_port(session: SparkSession, host: str, port: int) -> int | None:
     """Ask a standalone master for the port of its page; None if it does not answer. No public API as of Spark 4.1."""
     jvm: Any = session.sparkContext._jvm
-    scala: Any = session.sparkContext._jsc.sc()
+    context: Any = session.sparkContext._jsc
     try:
+        scala = context.sc()
         request = jvm.java.lang.Class.forName(BOUND_PORTS).getField("MODULE$")
         master = scala.env().rpcEnv().setupEndpointRef(jvm.org.apache.spark.rpc.RpcAddress(host, port), "Master")
         return int(master.askSync(request.get(None), jvm.scala.reflect.ClassTag.Any()).webUIPort())
-    except Py4JError:
+    except (Py4JError, OSError):
         return None
 
 
