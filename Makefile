@@ -26,7 +26,7 @@ BESIDE := $(patsubst %,tests/spark/%,iceberg/test_catalogs.py ingest/test_proper
 # Tests that run on a standalone cluster too: executors are other processes, which get the package and the jars.
 ON_A_CLUSTER := $(patsubst %,tests/spark/%,formats/test_formats.py formats/test_decode.py ingest/test_main_path.py \
   ingest/test_expectations.py kafka/test_registry.py maintain/test_maintain.py backfill/test_backfill.py backfill/test_refusals.py \
-  operate/test_accept_gap.py ingest/test_cluster.py ingest/test_leader_killed.py ingest/test_yarn.py) \
+  operate/test_accept_gap.py ingest/test_cluster.py ingest/test_driver_extra.py ingest/test_leader_killed.py ingest/test_yarn.py) \
   tests/system/embedded/test_spark_cluster.py
 # Tests on each catalog, and on an S3 that loses requests.
 EVERY_CATALOG := $(patsubst %,tests/spark/iceberg/%,test_catalogs.py test_bad_network.py)
