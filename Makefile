@@ -26,7 +26,7 @@ BESIDE := $(patsubst %,tests/spark/%,iceberg/test_catalogs.py ingest/test_proper
 # Tests that run on a standalone cluster too: executors are other processes, which get the package and the jars.
 ON_A_CLUSTER := $(patsubst %,tests/spark/%,formats/test_formats.py formats/test_decode.py ingest/test_main_path.py \
   ingest/test_expectations.py kafka/test_registry.py maintain/test_maintain.py backfill/test_backfill.py backfill/test_refusals.py \
-  operate/test_accept_gap.py ingest/test_cluster.py ingest/test_leader_killed.py ingest/test_yarn.py) \
+  operate/test_accept_gap.py ingest/test_cluster.py ingest/test_driver_extra.py ingest/test_leader_killed.py ingest/test_yarn.py) \
   tests/system/embedded/test_spark_cluster.py
 # Tests on each catalog, and on an S3 that loses requests.
 EVERY_CATALOG := $(patsubst %,tests/spark/iceberg/%,test_catalogs.py test_bad_network.py)
@@ -74,9 +74,12 @@ endif
 test-thorough: ## the same with every case: each kill, each race in each mode; an hour and more, for a release
 	@SLUICE_TEST_THOROUGH=1 $(MAKE) test
 
-test-infra: setup-dev jars ## run the main path, every format, maintenance and backfill on a Spark cluster that loses executors, and on every catalog; 20 minutes
+test-infra: setup-dev jars ## run the main path, every format, maintenance and backfill on a Spark cluster that loses executors, on every catalog, and with Kerberos; 25 minutes
 	@SLUICE_TEST_CLUSTER=1 $(RUN) -m pytest -m "not soak" $(ON_A_CLUSTER)
 	@$(RUN) -m pytest -m infra $(EVERY_CATALOG) tests/unit/test_helm_values.py
+	@# With a client that has Kerberos; where it can't be built, Spark's side alone is tested.
+	@client=$$(PYTHONPATH=include:. $(PY) -m tests.support.gssapi_client || true); \
+	SLUICE_TEST_CLUSTER=1 PYTHONPATH=$$client:include $(PY) -m pytest -m infra tests/spark/kafka/test_kerberos.py
 
 check: style types ## run lint, types and the tests without services, in under three minutes
 	@$(RUN) -m pytest -n logical tests/unit

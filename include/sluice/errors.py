@@ -71,11 +71,10 @@ class BrokerRefusedError(BrokerUnavailableError):
     """Kafka rejected the login of connection sluice_kafka, or no OAuth token could be obtained for it."""
 
     advice = (
-        "Correct connection sluice_kafka: sasl.username and sasl.password, or with OAUTHBEARER "
-        "sasl.oauthbearer.client.id, .client.secret and .scope, or with AWS_MSK_IAM the AWS "
-        "credentials and their policy. If no token is issued, check that .token.endpoint.url "
-        "answers from here and from Spark's machines, and that https.ca.location holds its certificate's CA. Spark's "
-        "own log may say more. The next run continues from the same offsets."
+        "Correct connection sluice_kafka: sasl.username and sasl.password; with OAUTHBEARER its client's id, secret "
+        "and scope; with AWS_MSK_IAM the AWS credentials and policy; with GSSAPI principal, keytab, service name and "
+        "krb5.conf. If no token is issued, check that .token.endpoint.url answers from here and from Spark's machines, "
+        "and that https.ca.location holds its certificate's CA. The next run continues."
     )
 
 
@@ -128,6 +127,12 @@ class ClockBehindError(RetryableError):
         "Synchronise the clocks of all machines that write to the catalog (NTP). If the last commit was stamped in "
         "the future, wait until that time: nothing is lost while Kafka retains the unread records."
     )
+
+
+class ExecutorsUnavailableError(RetryableError):
+    """A Spark cluster started no executor for the application, or each one ended at once."""
+
+    advice = "Look at an executor's standard error, and at docs/deploy/spark-cluster.md (`When no executor starts`)."
 
 
 class PlanLostError(RetryableError):
@@ -381,11 +386,6 @@ def first_line(error: BaseException) -> str:
     """Return the error's type and the first line of its text, at most 300 characters."""
     text = (printable(str(error)).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {text}"[:300].rstrip(": ")
-
-
-def without_paths(text: str) -> str:
-    """Return the text with paths and addresses replaced by `…`: they may name tables that the reader may not see."""
-    return re.sub(r"[^\s'\"(]*/[^\s'\"]*/[^\s'\"]*", "…", text)
 
 
 def missing_file_message(error: FileNotFoundError) -> str:

@@ -5,21 +5,24 @@ from __future__ import annotations
 import configparser
 import email
 import json
+import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
 from email.message import Message
+from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from sluice.embedded.home import REPOSITORY
 from tests.support.airflow_process import isolated_airflow_env
+from tests.support.wheel import build_wheel
 
 pytestmark = pytest.mark.unit
 
@@ -46,19 +49,33 @@ print(json.dumps({
 }))
 """
 
+# All that a driver may import, where only the distributions of the extra exist, and pyspark from Spark's own folder.
+IMPORT = """
+import importlib, importlib.util, json, pkgutil, sys
+
+hidden = set(json.loads(sys.argv[1]))
+
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in hidden:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hide())
+import sluice
+apart = {"__main__", "cli", "demo", "doctor", "embedded", "odcs", "pages", "status"}
+for each in pkgutil.walk_packages(sluice.__path__, "sluice."):
+    if each.name.split(".")[1] not in apart:
+        importlib.import_module(each.name)
+for name in ("jobs.backfill", "jobs.ingest", "jobs.maintain", "confluent_kafka.schema_registry"):
+    importlib.import_module(name)
+for name in ("great_expectations", "grpc_tools", "google.protobuf", "ptars", "psycopg2", "sqlalchemy"):
+    assert importlib.util.find_spec(name), name
+"""
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of a copy of the checkout: a build writes into the folder that it builds."""
-    source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE.md"):
-        shutil.copy(REPOSITORY / name, source)
-    for name in ("include", "plugins", "jobs"):
-        shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
-    build = "from setuptools import build_meta; build_meta.build_wheel('dist')"
-    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
-    (made,) = (source / "dist").glob("*.whl")
-    return made
+    return build_wheel(tmp_path_factory.mktemp("source"))
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +136,39 @@ def test_neither_the_package_alone_nor_an_executor_needs_airflow() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     needs = {Requirement(each).name for each in project["dependencies"] + project["optional-dependencies"]["executor"]}
     assert not needs & {"apache-airflow", "pyiceberg", "great-expectations", "sluice", "pyspark"}
+
+
+def test_the_extra_of_a_driver_has_what_its_jobs_import_and_no_airflow() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [Requirement(each) for each in project["dependencies"] + extras["executor"] + extras["driver"]]
+    installed = needed_distributions([each for each in wanted if each.name != "sluice"])
+    assert not installed & {"apache-airflow", "apache-airflow-core", "pyspark", "pyspark-client"}
+    owners = packages_distributions()
+    hidden = [name for name, of in owners.items() if not {canonicalize_name(each) for each in of} & installed]
+    paths = os.pathsep.join(str(REPOSITORY / name) for name in ("include", "."))
+    command = [sys.executable, "-c", IMPORT, json.dumps(sorted({*hidden} - {"pyspark", "py4j"}))]
+    env = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert {"airflow", "rich"} & {*hidden} == {"airflow"} and done.returncode == 0, done.stderr
+
+
+def needed_distributions(requirements: list[Requirement]) -> set[str]:
+    """The names of the distributions that these requirements install, with all that they need themselves."""
+    found: set[str] = set()
+    waiting = [(each.name, extra) for each in requirements for extra in ("", *each.extras)]
+    done = set()
+    while waiting:
+        name, extra = waiting.pop()
+        if (name, extra) in done:
+            continue
+        done.add((name, extra))
+        found.add(canonicalize_name(name))
+        for text in distribution(name).requires or []:
+            each = Requirement(text)
+            if each.marker is None or each.marker.evaluate({"extra": extra}):
+                waiting += [(each.name, more) for more in ("", *each.extras)]
+    return found
 
 
 def test_one_dag_file_far_from_any_checkout_has_all_dags(wheel: Path, tmp_path: Path) -> None:

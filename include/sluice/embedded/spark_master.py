@@ -12,13 +12,12 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from sluice.embedded.failure import StackError
+from sluice.spark_cluster import STANDALONE, Address, addresses
 
 LOCAL = "local[2]"
 VARIABLE = "SLUICE_SPARK_MASTER"
-_STANDALONE = re.compile(r"spark://[^/\s]+")
 _LOCAL = re.compile(r"local(\[[\d*]+\])?")
 SECONDS = 5.0
-Address = tuple[str, int]
 
 
 class DriverPlace(NamedTuple):
@@ -44,26 +43,6 @@ def of_connection(kind: str, host: str | None, port: int | None) -> str:
     if kind != "spark" or not named or ("://" not in named and port):
         named = f"{kind}://{named}"
     return f"{named}:{port}" if port else named
-
-
-def addresses(master: str) -> list[Address]:
-    """Return the addresses in `spark://host:port`, or `spark://host:port,host:port` of masters that replace each other.
-
-    Returns:
-        None of another kind of master, such as `local[2]` or `yarn`.
-
-    Raises:
-        ValueError: A port is missing.
-    """
-    if not _STANDALONE.fullmatch(master):
-        return []
-    found = []
-    for each in master.removeprefix("spark://").split(","):
-        host, _, port = each.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ValueError(f"{master} is not spark://host:port: {each!r} has no port, which is usually 7077")
-        found.append((host.strip("[]"), int(port)))
-    return found
 
 
 def find_problem(master: str) -> str | None:
@@ -101,7 +80,7 @@ def check_for_stack(master: str) -> None:
     """
     if _LOCAL.fullmatch(master):
         return
-    if not _STANDALONE.fullmatch(master):
+    if not STANDALONE.fullmatch(master):
         raise StackError(
             f"SPARK={master} is no master that the embedded stack can use",
             next_step="make up SPARK=spark://host:7077, or SPARK=local[2] for Spark in the driver's own JVM",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -16,7 +17,7 @@ from pyiceberg.exceptions import NoSuchPropertyException
 from pyiceberg.utils.config import Config
 
 from sluice.errors import ConfigError
-from sluice.iceberg import clock_check, java_properties
+from sluice.iceberg import clock_check, compat, java_properties
 from sluice.iceberg.table_names import catalog_name
 
 if TYPE_CHECKING:
@@ -56,7 +57,10 @@ def load(name: str | None = None) -> Catalog:
         if str(config.get("uri", "")).startswith("postgresql"):
             # Tests a pooled connection before use: a restarted server has closed it.
             config.setdefault("pool_pre_ping", "true")
-        return clock_check.add_clock_check(_open(name, config))
+        if _kind(config) == "hive":
+            # Spark's client for Hive 2 writes the same types: the metastore refuses a change of type.
+            config = {"type": "hive", "hive.hive2-compatible": "true", **config}
+        return clock_check.add_clock_check(compat.with_hive_connections(_open(name, config)))
     except (ValueError, KeyError, NoSuchPropertyException) as error:
         raise ConfigError(
             f"PyIceberg cannot open the catalog {name!r}: {error}",
@@ -157,8 +161,16 @@ def describe_differences(name: str | None = None) -> str:
 def _read_config(name: str) -> tuple[str, dict[str, Any]]:
     """The catalog's type, and its other settings in PyIceberg's names."""
     config: dict[str, Any] = dict(Config().get_catalog_config(name) or {})
+    kind = _kind(config)
+    config.pop("type", None)
+    return kind, config
+
+
+def _kind(config: Mapping[str, Any]) -> str:
+    """The catalog's type, as PyIceberg infers it from the URI if it is not set."""
     uri = str(config.get("uri", ""))
-    return str(config.pop("type", "sql" if "://" in uri and "sql" in uri else "rest")), config
+    inferred = "hive" if uri.startswith("thrift") else "sql" if "://" in uri and "sql" in uri else "rest"
+    return str(config.get("type", inferred))
 
 
 def _jdbc(uri: str) -> dict[str, str]:

@@ -101,7 +101,7 @@ PYTHON_ONLY = frozenset(
             "hf.endpoint",
             "hf.token",
         ),
-        *("lock-check-min-wait-time", "lock-check-max-wait-time", "lock-check-retries", "hive.hive2-compatible"),
+        *("lock-check-min-wait-time", "lock-check-max-wait-time", "lock-check-retries", "hive.hive2-compatible", "ugi"),
         *("gcs.access", "gcs.consistency", "gcs.cache-timeout", "gcs.requester-pays", "gcs.session-kwargs"),
         *("gcs.default-bucket-location", "gcs.version-aware", "adls.account-host", "adls.blob-storage-authority"),
         *("adls.dfs-storage-authority", "adls.blob-storage-scheme", "adls.dfs-storage-scheme"),

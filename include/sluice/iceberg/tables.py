@@ -173,13 +173,21 @@ def ensure_table(
         return found
     for depth in range(1, len(identifier)):
         with suppress(NamespaceAlreadyExistsError):
-            catalog.create_namespace(identifier[:depth])
+            catalog.create_namespace(identifier[:depth], _folder_of(catalog, identifier[:depth]))
     try:
         return catalog.create_table(
             identifier, schema=wanted, partition_spec=spec, properties={**SERVICE_PROPERTIES, **(properties or {})}
         )
     except TableAlreadyExistsError:
         return catalog.load_table(identifier)
+
+
+def _folder_of(catalog: Catalog, namespace: Identifier) -> dict[str, str]:
+    """Hive's metastore would choose a folder of its own; Iceberg in Java takes one in the warehouse that is set."""
+    warehouse = catalog.properties.get("warehouse", "").rstrip("/")
+    if catalog.properties.get("type") != "hive" or not warehouse:
+        return {}
+    return {"location": f"{warehouse}/{'.'.join(namespace)}.db"}
 
 
 def decode_bound(bounds: Mapping[int, bytes] | None, column: NestedField, default: T) -> int | T:

@@ -10,12 +10,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from sluice import driver_files
-from sluice.errors import SluiceError, exit_code
+from py4j.protocol import Py4JNetworkError
+from pyspark.sql import SparkSession
+
+from sluice import driver_files, spark_cluster
+from sluice.errors import ExecutorsUnavailableError, SluiceError, exit_code, first_line
 from sluice.iceberg import availability, table_names
 from sluice.iceberg import catalog as iceberg_catalog
-from sluice.ingest import session
+from sluice.ingest import compat, session
 from sluice.ingest.context import Context
+from sluice.spark_cluster import ExecutorSearch
+
+FIRST_LOOK, LOOKS_APART, LOGS_APART = 5.0, 5.0, 30.0
 
 Main = Callable[[list[str] | None], int]
 
@@ -63,8 +69,49 @@ def start_spark(name: str, run_id: str, kafka: Mapping[str, object]) -> Iterator
         kafka: librdkafka settings.
     """
     began = time.monotonic()
-    built = session.build_session(name)
-    built.sparkContext.setLogLevel("WARN")
+    with _translate_ended_jvm():
+        built = session.build_session(name)
+        built.sparkContext.setLogLevel("WARN")
+    context = Context(built, iceberg_catalog.load(), table_names.catalog_name(), kafka, run_id)
+    with _translate_ended_jvm():
+        _wait_for_executor(built)
     logging.info("Spark is up after %.1f s", time.monotonic() - began)
-    yield Context(built, iceberg_catalog.load(), table_names.catalog_name(), kafka, run_id)
+    yield context
     built.stop()
+
+
+@contextmanager
+def _translate_ended_jvm() -> Iterator[None]:
+    """Raise ExecutorsUnavailableError if the JVM ends, as YARN ends one whose executors fail."""
+    try:
+        yield
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise ExecutorsUnavailableError(
+            f"Spark's JVM has ended before the application had an executor: {first_line(error)}.",
+            next_step=spark_cluster.CAUSES,
+        ) from error
+
+
+def _wait_for_executor(built: SparkSession) -> None:
+    """Wait until an executor has registered.
+
+    Raises:
+        ExecutorsUnavailableError: none has, and none will.
+    """
+    conf = dict(built.sparkContext.getConf().getAll())
+    if not spark_cluster.asks_for_executors(conf):
+        return
+    search = ExecutorSearch(conf, functools.partial(compat.find_page_port, built))
+    began = time.monotonic()
+    next_look, next_log = FIRST_LOOK, LOGS_APART
+    while not (registered := compat.count_executors(built)):
+        waited = time.monotonic() - began
+        if registered is None:
+            raise search.error("Spark has ended the application before it had an executor")
+        if waited >= next_look:
+            search.look(waited)
+            next_look = time.monotonic() - began + LOOKS_APART
+        if waited >= next_log:
+            logging.warning("No executor for %.0f s: %s", waited, search)
+            next_log += LOGS_APART
+        time.sleep(0.1)

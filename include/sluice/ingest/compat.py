@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import java_import
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from great_expectations.validator.validator import Validator
 
 HELPER_CLASSES = ("org.apache.spark.api.python.PythonUtils", "org.apache.spark.sql.api.python.PythonSQLUtils")
+BOUND_PORTS = "org.apache.spark.deploy.master.MasterMessages$BoundPortsRequest$"
 
 
 def start_jvm(settings: Mapping[str, str] | None = None) -> None:
@@ -37,6 +39,38 @@ def set_system_properties(session: SparkSession, properties: Mapping[str, str]) 
     jvm: Any = session.sparkContext._jvm
     for name, value in properties.items():
         jvm.System.setProperty(name, value)
+
+
+def has_java_module(session: SparkSession, name: str) -> bool:
+    """Ask the driver's Java whether it has a module. No public API as of PySpark 4.1."""
+    jvm: Any = session.sparkContext._jvm
+    return bool(jvm.java.lang.ModuleLayer.boot().findModule(name).isPresent())
+
+
+def count_executors(session: SparkSession) -> int | None:
+    """How many executors have registered with the driver; None if Spark has ended the application.
+
+    PySpark 4.1 has no equivalent of `SparkStatusTracker.getExecutorInfos`, which counts the driver too.
+    """
+    context: Any = session.sparkContext._jsc
+    try:
+        scala = context.sc()
+        return None if scala.isStopped() else len(scala.statusTracker().getExecutorInfos()) - 1
+    except (Py4JError, OSError):  # the JVM is ending
+        return None
+
+
+def find_page_port(session: SparkSession, host: str, port: int) -> int | None:
+    """Ask a standalone master for the port of its page; None if it does not answer. No public API as of Spark 4.1."""
+    jvm: Any = session.sparkContext._jvm
+    context: Any = session.sparkContext._jsc
+    try:
+        scala = context.sc()
+        request = jvm.java.lang.Class.forName(BOUND_PORTS).getField("MODULE$")
+        master = scala.env().rpcEnv().setupEndpointRef(jvm.org.apache.spark.rpc.RpcAddress(host, port), "Master")
+        return int(master.askSync(request.get(None), jvm.scala.reflect.ClassTag.Any()).webUIPort())
+    except (Py4JError, OSError):
+        return None
 
 
 def import_helper_classes(session: SparkSession) -> None:

@@ -22,10 +22,10 @@ from sluice.errors import AuditError, BatchOrderError, OffsetsMissingError, Plan
 from sluice.formats.internal_columns import TIMESTAMP_MS
 from sluice.formats.logical_types import within_calendar
 from sluice.iceberg import cursor, record_times, refs, snapshots, table_names, tables
-from sluice.ingest import librdkafka_source
+from sluice.ingest import compat, librdkafka_source
 from sluice.ingest.branch_write import BranchWrite
 from sluice.ingest.context import Context
-from sluice.kafka import broker, java_settings, login
+from sluice.kafka import broker, java_settings, kerberos, login
 from sluice.ledger import slices
 from sluice.offsets import Offsets, encode_offsets
 
@@ -63,7 +63,13 @@ def read_from_kafka(spark: SparkSession, kafka: dict[str, str], batch: Batch) ->
     """Read the batch's committed records as rows of staging.
 
     `failOnDataLoss` is on: a record that disappears during the read fails it.
+
+    Raises:
+        ConfigError: the driver's Java has no Kerberos, which these settings need; Kafka's client would only time out.
     """
+    by_kerberos = kafka.get("kafka.sasl.mechanism") == kerberos.MECHANISM
+    if by_kerberos and not compat.has_java_module(spark, kerberos.JAVA_MODULE):
+        raise kerberos.missing_module_error()
     ranges = batch.ranges_to_read
     starts = {str(p): r.start for p, r in ranges.items()}
     ends = {str(p): r.end for p, r in ranges.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 KAFKA_CONN_ID = "sluice_kafka"
@@ -36,11 +37,17 @@ def kafka_settings(connection: Connection) -> dict[str, Any]:
         port = connection.port or 9092
         servers = (host if re.search(r":[0-9]+$", host) else f"{host}:{port}" for host in hosts)
         settings["bootstrap.servers"] = ",".join(servers)
-    oauth = (settings.get("sasl.mechanism") or settings.get("sasl.mechanisms")) == "OAUTHBEARER"
-    user, secret = OAUTH_CLIENT if oauth else ("sasl.username", "sasl.password")
+    user, secret = OAUTH_CLIENT if sasl_mechanism(settings) == "OAUTHBEARER" else ("sasl.username", "sasl.password")
     if connection.login and user not in settings:
         settings |= {user: connection.login, secret: connection.password or ""}
     return settings
+
+
+def sasl_mechanism(settings: Mapping[str, Any]) -> str:
+    """Return the mechanism that librdkafka uses, by default Kerberos; empty if it does not log in."""
+    given = settings.get("sasl.mechanism") or settings.get("sasl.mechanisms")
+    secured = str(settings.get("security.protocol", "")).upper().startswith("SASL")
+    return str(given) if given else "GSSAPI" if secured else ""
 
 
 def registry_settings(connection: Connection) -> dict[str, Any]:

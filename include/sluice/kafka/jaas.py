@@ -8,11 +8,12 @@ from typing import Any
 from urllib.parse import unquote_plus
 
 from sluice.errors import ConfigError
-from sluice.kafka import msk
+from sluice.kafka import connections, kerberos, msk
 from sluice.kafka.compat import parse_key_values
 
-_PASSWORDS = {"PLAIN": "plain.PlainLoginModule"} | dict.fromkeys(
-    ("SCRAM-SHA-256", "SCRAM-SHA-512"), "scram.ScramLoginModule"
+_MODULES = "org.apache.kafka.common.security."
+_PASSWORDS = {"PLAIN": f"{_MODULES}plain.PlainLoginModule"} | dict.fromkeys(
+    ("SCRAM-SHA-256", "SCRAM-SHA-512"), f"{_MODULES}scram.ScramLoginModule"
 )
 _OAUTH = "sasl.oauthbearer."
 _OAUTH_PASSED = ("token.endpoint.url", "sub.claim.name")
@@ -29,13 +30,6 @@ _OAUTH_OPTIONS = {
 }
 
 
-def _mechanism(config: Mapping[str, Any]) -> str:
-    """Return the mechanism that librdkafka would use; empty if it would not log in."""
-    given = config.get("sasl.mechanism") or config.get("sasl.mechanisms")
-    secured = str(config.get("security.protocol", "")).upper()
-    return str(given) if given else "GSSAPI" if secured.startswith("SASL") else ""
-
-
 def sasl_options(config: Mapping[str, Any], read_cas: Callable[[], str]) -> dict[str, str]:
     """Return the Java client's login settings; empty if librdkafka would not log in.
 
@@ -46,7 +40,7 @@ def sasl_options(config: Mapping[str, Any], read_cas: Callable[[], str]) -> dict
     Raises:
         ConfigError: the mechanism or one of its settings is not supported for Java.
     """
-    mechanism = _mechanism(config)
+    mechanism = connections.sasl_mechanism(config)
     if msk.is_chosen(config):
         msk.check(config)
         return dict(msk.JAVA_OPTIONS)
@@ -59,10 +53,13 @@ def sasl_options(config: Mapping[str, Any], read_cas: Callable[[], str]) -> dict
         )
     if not mechanism:
         return {}
+    if mechanism == kerberos.MECHANISM:
+        settings, options = kerberos.java_options(config)
+        return {**settings, "sasl.jaas.config": _jaas(kerberos.LOGIN_MODULE, options)}
     if mechanism not in _PASSWORDS:
         raise ConfigError(
-            f"For Spark, Sluice supports sasl.mechanism {', '.join(_PASSWORDS)}, OAUTHBEARER and {msk.MECHANISM}, "
-            f"not {mechanism}{' (the default)' if mechanism == 'GSSAPI' else ''}.",
+            f"For Spark, Sluice supports sasl.mechanism {', '.join(_PASSWORDS)}, OAUTHBEARER, GSSAPI and "
+            f"{msk.MECHANISM}, not {mechanism}.",
             next_step="Use one of these, or client certificates, in connection sluice_kafka.",
         )
     credentials = {name: str(config.get(f"sasl.{name}", "")) for name in ("username", "password")}
@@ -102,7 +99,7 @@ def _oauth(config: Mapping[str, Any], read_cas: Callable[[], str]) -> dict[str, 
     if trusted := read_cas():
         options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": trusted}
     # Spark redacts everything after `password=` in its logs, but does not recognise a client secret.
-    jaas = _jaas("oauthbearer.OAuthBearerLoginModule", {"password": "", **options, **extensions})
+    jaas = _jaas(f"{_MODULES}oauthbearer.OAuthBearerLoginModule", {"password": "", **options, **extensions})
     return {**_OAUTH_OPTIONS, **copied, "sasl.jaas.config": jaas}
 
 
@@ -124,4 +121,4 @@ def _jaas(module: str, options: Mapping[str, str]) -> str:
     """Return the value of `sasl.jaas.config`; line breaks are escaped because they would end a value."""
     escapes = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
     given = "".join(f' {name}="{value.translate(escapes)}"' for name, value in options.items())
-    return f"org.apache.kafka.common.security.{module} required{given};"
+    return f"{module} required{given};"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from sluice.errors import BrokerRefusedError, ConfigError, SluiceError
-from sluice.kafka import msk
+from sluice.kafka import kerberos, msk
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
@@ -54,8 +54,10 @@ def client_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that librdkafka takes for a connection, with a callback for tokens of AWS_MSK_IAM.
 
     Raises:
-        ConfigError, BrokerRefusedError: no token of AWS_MSK_IAM can be made.
+        ConfigError, BrokerRefusedError: no token of AWS_MSK_IAM can be made, or Kerberos can't work here.
     """
+    if kerberos.is_chosen(config):
+        kerberos.check_client(config)
     return msk.librdkafka_settings(config) if msk.is_chosen(config) else with_system_cas(config)
 
 
@@ -81,14 +83,10 @@ def make_client(config: Mapping[str, Any]) -> AdminClient:
     try:
         client = AdminClient(settings | {"error_cb": record})
     except KafkaException as error:
-        reason, where = error.args[0].str(), "connection sluice_kafka, or SLUICE_KAFKA_CONFIG on the command line"
-        correct = f"Correct them in {where}."
-        if "SASL mechanism GSSAPI" in reason:  # librdkafka's default; PyPI's wheels are built without it
-            correct = (
-                "Kerberos (GSSAPI, the default) is not supported: set sasl.mechanism to SCRAM-SHA-512, SCRAM-SHA-256, "
-                f"PLAIN, OAUTHBEARER or AWS_MSK_IAM, or use client certificates with security.protocol SSL, in {where}."
-            )
-        raise ConfigError(f"Kafka's client rejects its settings: {reason}.", next_step=correct) from error
+        raise ConfigError(
+            f"Kafka's client rejects its settings: {error.args[0].str()}.",
+            next_step="Correct them in connection sluice_kafka, or SLUICE_KAFKA_CONFIG on the command line.",
+        ) from error
     _login_errors[client], _settings[client] = errors, settings
     return client
 

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Generic, TypeVar
 
-from sluice.errors import SluiceError, first_line, without_paths
+from sluice.errors import SluiceError, first_line
+from sluice.status.redact import without_paths
 
 T = TypeVar("T")
 

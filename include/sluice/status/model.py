@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
 from sluice.batch import BATCH_SEQ, RUN_ID, STEP, Batch
-from sluice.errors import ContractError, SluiceError, without_paths
+from sluice.errors import ContractError, SluiceError
 from sluice.offsets import OffsetRange
 from sluice.plan.risk import RiskStatus
 from sluice.status.open_work import OpenBatch, SliceStatus
-from sluice.status.redact import hide_names, redact_maintenance
+from sluice.status.redact import hide_names, redact_maintenance, without_paths
 
 KAFKA, CATALOG = "kafka", "catalog"
 PLANNER_FIELDS = ("problems", "risks", "schema")  # fields of `TableStatus` that come from the planner

@@ -23,6 +23,11 @@ _FOLDERS = re.compile(r"(FolderSharedError: (?!Another table, )|TableDamagedErro
 _FOLDERS_REDACTED = r"\1The table's folder holds, or may hold, files of other tables. `sluice status TABLE` names them."
 
 
+def without_paths(text: str) -> str:
+    """Return the text with paths and addresses replaced by `…`: they may name tables that the reader may not see."""
+    return re.sub(r"[^\s'\"(]*/[^\s'\"]*/[^\s'\"]*", "…", text)
+
+
 def hide_names(text: str, names: Collection[str] | None) -> str:
     """Replace these table names by `another table`; None as names keeps the text."""
     return _NAME.sub(lambda found: ANOTHER if found[0] in names else found[0], text) if names else text

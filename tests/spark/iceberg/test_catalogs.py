@@ -20,13 +20,15 @@ import psutil
 import pyspark
 import pytest
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType
 from pyspark.sql import SparkSession
 
 from sluice.batch import CURSOR_TAG
 from sluice.embedded.home import REPOSITORY
-from sluice.errors import FencedError
+from sluice.errors import FencedError, TableUnavailableError
 from sluice.iceberg import catalog as iceberg_catalog
-from sluice.iceberg import cursor, snapshots, table_names
+from sluice.iceberg import cursor, snapshots, table_names, tables
 from sluice.ingest.branch_write import BranchWrite
 from sluice.ingest.publish import publish
 from sluice.ingest.stage import stage
@@ -34,17 +36,21 @@ from sluice.ledger.maintenance_table import Action
 from sluice.maintain import remove_orphans
 from sluice.maintain import targets as maintained
 from sluice.status import status
+from tests.spark.evolve import test_evolve as evolution
+from tests.spark.ingest.test_races import moves_main
 from tests.spark.maintain import test_maintain as upkeep
 from tests.spark.operate.test_rollback import act, check_refs, look
-from tests.support.faults import PausedCall, StepThread, by_run
+from tests.support.faults import PausedCall, StepThread, by_run, lose_commit
 from tests.support.killable_driver import StoppingJob, kill_driver, stopped_driver
-from tests.support.lake import Lake
+from tests.support.lake import COLUMNS, Lake, record
 from tests.support.services.catalogs import CATALOGS, TOKEN_LIFE_S, RunningCatalog
+from tests.support.services.hive import DefaultHiveMetastore
 
 # The others are marked infra, so that `make test` takes no longer.
 USUAL = ("postgres", "rest")
 AWS_KEYS = {"AWS_ACCESS_KEY_ID": "aws.accessKeyId", "AWS_SECRET_ACCESS_KEY": "aws.secretAccessKey"}
 """AWS's variables, and the JVM's properties of the same meaning."""
+WITHOUT_LOCKS = "HADOOP__ICEBERG__ENGINE__HIVE__LOCK_ENABLED"
 
 
 @dataclass(frozen=True)
@@ -130,8 +136,12 @@ def way(it: Lake) -> tuple[str, str]:
     for name in (appended, merged, ".".join(table_names.staging(it.topic))):
         assert CURSOR_TAG in it.catalog.load_table(name).metadata.refs
 
+    # The catalog's answers are lost when main moves: of staging, and of both tables.
     upkeep.fill(it, 700)
-    it.run()
+    with pytest.MonkeyPatch.context() as patch:
+        lost = lose_commit(patch, it.catalog, applied=True, times=3, when=lambda _, u: moves_main(u) and len(u) == 3)
+        assert {each["state"] for each in it.run().values()} == {"published"}
+    assert len(lost) == 3
     last = cursor.find_offset_snapshot(it.catalog.load_table(merged), "sluice.published-through")
     assert last and last.parent_snapshot_id
     act(it, look(it, merged, snapshot_id=last.parent_snapshot_id))
@@ -139,16 +149,31 @@ def way(it: Lake) -> tuple[str, str]:
     it.drain(merged)
     it.assert_folded(merged)
 
-    # The contract changes, and main with it.
-    it.contract(table=appended, where="n >= 0")
-    upkeep.fill(it, 900)
-    it.drain(appended)
-    steps = [
-        snapshots.summary(s).get("sluice.step") for s in snapshots.ancestors(it.catalog.load_table(appended).metadata)
-    ]
-    assert steps[:2] == ["publish", "contract"], steps
-    it.assert_appended(appended)
+    evolves(it, appended)
     return appended, merged
+
+
+def evolves(it: Lake, name: str) -> None:
+    """A column is added at once, before those that the table has; one that is dropped waits for a review."""
+    added = [COLUMNS[0], {"name": "added", "type": "struct<n: long>"}, *COLUMNS[1:]]
+    it.contract(table=name, columns=added)
+    it.send([(0, "evolved", {**record(900), "added": {"n": 1}})])
+    it.drain(name)
+    steps = [snapshots.summary(s).get("sluice.step") for s in snapshots.ancestors(it.catalog.load_table(name).metadata)]
+    assert steps[:2] == ["publish", "contract"], steps
+    it.contract(table=name, columns=added[:-1])
+    it.plan()
+    assert evolution.states(it, name)[-1] == (3, "review")
+    assert "text" in evolution.columns_of(it, name)
+    evolution.decide(it, name, approve=True)
+    it.send([(0, "evolved", {**record(901), "added": {"n": 2}})])
+    it.drain(name)
+    assert list(evolution.columns_of(it, name)) == ["id", "added", "n"]
+    it.assert_appended(name)
+    told = evolution.values(it, name, "n", "added")
+    assert told[-2:] == [(900, {"n": 1}), (901, {"n": 2})] and told[0] == (0, None)
+    # What Spark reads of it.
+    assert it.spark.table(f"{it.catalog.name}.{name}").where("added.n = 2").count() == 1
 
 
 def beside_another_catalog(it: Lake, name: str) -> None:
@@ -243,7 +268,63 @@ def after_a_race_for_a_version(it: Lake, parts: Mapping[str, Any], merged: str) 
     assert found["first"] == "java" and "second" not in found
 
 
-AFTERWARDS = {"postgres": after_a_restart, "guarded": after_tokens_expired, "glue": after_a_race_for_a_version}
+def after_writers_without_locks(it: Lake, parts: Mapping[str, Any], merged: str) -> None:
+    """Java commits while Python holds the table's lock, as if it had expired: Python's commit is refused.
+
+    Then Python commits without a lock, though another has it. The metastore knows a name in any case.
+    """
+    change = f"ALTER TABLE hive.{merged} SET TBLPROPERTIES"
+    it.spark.sql(f"{change} ('engine.hive.lock-enabled' = 'false')")
+    table, write, raced = it.catalog.load_table(merged), it.catalog._write_metadata, []  # type: ignore[attr-defined]
+
+    def late(**values: Any) -> None:
+        raced.append(it.spark.sql(f"{change} ('first' = 'java {len(raced)}')"))
+        write(**values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(it.catalog, "_write_metadata", late)
+        with pytest.raises(CommitFailedException, match="changed meanwhile"):
+            table.transaction().set_properties({"second": "python"}).commit_transaction()
+    assert raced
+    found = it.catalog.load_table(merged.upper())
+    assert found.properties["first"] == "java 0" and "second" not in found.properties
+
+    from hive_metastore import ttypes  # needs Thrift, as the catalog does
+
+    with it.catalog._client as held:  # type: ignore[attr-defined]
+        lock = held.lock(it.catalog._create_lock_request(*merged.split(".")))  # type: ignore[attr-defined]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(f"PYICEBERG_CATALOG__HIVE__{WITHOUT_LOCKS}", "false")
+            found = iceberg_catalog.load().load_table(merged)
+            found.transaction().set_properties({"second": "python"}).commit_transaction()
+            patch.setattr(found.catalog, "_write_metadata", late)
+            with pytest.raises(CommitFailedException, match="changed meanwhile"):
+                found.transaction().set_properties({"third": "python"}).commit_transaction()
+        held.unlock(ttypes.UnlockRequest(lockid=lock.lockid))
+
+
+AFTERWARDS = {
+    "postgres": after_a_restart,
+    "guarded": after_tokens_expired,
+    "glue": after_a_race_for_a_version,
+    "hive": after_writers_without_locks,
+}
+
+
+@pytest.mark.infra
+def test_a_metastore_that_refuses_new_columns_is_named_with_its_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with DefaultHiveMetastore(tmp_path) as server:
+        for key, value in server.settings.items():
+            monkeypatch.setenv(f"PYICEBERG_CATALOG__DEFAULTS__{key}", value)
+        catalog = iceberg_catalog.load("defaults")
+        table = tables.ensure_table(catalog, ("db", "t"), Schema(NestedField(1, "text", StringType())))
+        assert table.location().endswith(f"{tmp_path}/warehouse/db.db/t")  # not in the server's own folder
+        change = table.update_schema().add_column("n", LongType()).move_first("n")
+        with pytest.raises(TableUnavailableError, match="refuses the new columns") as refused:
+            change.commit()
+        assert "hive.metastore.disallow.incompatible.col.type.changes to false" in (refused.value.next_step or "")
 
 
 def test_a_jvm_that_python_starts_has_no_catalog_on_its_command_line(spark: SparkSession) -> None:

@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.request import urlopen
 
 import psutil
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from sluice.embedded.home import REPOSITORY
 from tests.support.airflow_process import isolated_airflow_env, run_in_airflow
 from tests.support.lake import Lake, record
 from tests.support.services.spark_cluster import SparkCluster, SparkWorker
@@ -76,6 +82,86 @@ def test_airflows_task_submits_the_jars_and_the_package_to_the_cluster(
     it.assert_appended(table)
     applications = [each["name"] for each in cluster.state()["completedapps"]]
     assert applications == [f"sluice ingest {it.group}"], "the driver's application ran on the cluster"
+
+
+@contextmanager
+def driver(it: Lake, cluster: SparkCluster, folder: Path, **conf: str) -> Iterator[subprocess.Popen[str]]:
+    """Yield a driver of the ingestion of a group, which asks for executors with these settings."""
+    settings = {"spark.cores.max": "2", "spark.executor.memory": "512m", **conf}
+    command = [
+        *(str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", cluster.master),
+        *(each for name, value in settings.items() for each in ("--conf", f"{name}={value}")),
+        *("--jars", ",".join(sorted(map(str, Path(os.environ["SLUICE_JARS"]).glob("*.jar"))))),
+        *(str(REPOSITORY / "jobs" / "ingest.py"), f"--group={it.group}", "--run-id=none"),
+    ]
+    variables = {
+        **{name: value for name, value in os.environ.items() if name != "PYSPARK_SUBMIT_ARGS"},
+        "KAFKA_BOOTSTRAP_SERVERS": it.bootstrap,
+        "SLUICE_CONTRACTS": str(it.folder),
+        "PYTHONPATH": str(REPOSITORY / "include"),
+    }
+    process = subprocess.Popen(
+        command, env=variables, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("conf", "says"),
+    [
+        (
+            {"spark.executor.memory": "8g"},
+            r"No worker of .* is large enough .*8,192 MiB.*largest with 2 core\(s\) and 2,048",
+        ),
+        (
+            {"spark.executor.cores": "3"},
+            r"No worker of .* is large enough .*3 core\(s\) and 512 MiB, with spark.cores.max 2",
+        ),
+        # Executors that cannot connect: the driver listens on another address.
+        (
+            {"spark.driver.host": "127.0.0.2", "spark.driver.bindAddress": "127.0.0.1"},
+            r".* each one ends before it registers, with: .*Failed to connect to /127\.0\.0\.2.*registered 0, ended \d",
+        ),
+        (
+            {"spark.executor.extraJavaOptions": "-javaagent:/nowhere.jar"},
+            r".* each one ends before it registers, with: .*/nowhere\.jar.*registered 0, ended \d",
+        ),
+    ],
+    ids=["memory", "cores", "host", "java"],
+)
+def test_an_application_whose_executors_cannot_run_fails_and_says_why(
+    lake: Callable[..., Lake], cluster: SparkCluster, tmp_path: Path, conf: dict[str, str], says: str
+) -> None:
+    it = lake()
+    it.contract()
+    began = time.monotonic()
+    with driver(it, cluster, tmp_path, **conf) as process:
+        said, _ = process.communicate(timeout=120)
+        assert process.returncode == 2, said
+    print(f"failed after {time.monotonic() - began:.0f} s")
+    assert re.search(f"ERROR sluice {says}", said) and f"master {cluster.master}" in said, said
+    if log := re.search(r"stderr (http://\S+)\]", said):
+        assert "Spark Executor Command" in urlopen(log[1], timeout=10).read().decode()
+
+
+def test_an_application_waits_while_others_use_the_cluster(
+    lake: Callable[..., Lake], cluster: SparkCluster, tmp_path: Path
+) -> None:
+    # The session of the tests has a core of each worker.
+    it = lake()
+    it.contract()
+    conf = {"spark.executor.cores": "2", "spark.sluice.executorTimeout": "1"}
+    with driver(it, cluster, tmp_path, **conf) as process:
+        assert process.stdout
+        waits = next(line for line in process.stdout if "No executor for" in line or "ERROR" in line)
+        assert re.search(r"No executor for 3\d s: an executor asks 2 core.*2 of 4 cores and .* are free", waits)
+        assert process.poll() is None
 
 
 def kill_executor(worker: SparkWorker) -> None:

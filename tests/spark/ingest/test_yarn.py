@@ -28,8 +28,9 @@ import json, sys, time
 from sluice.contract.groups import GroupSettings
 from sluice_airflow.operators import BackfillOperator, IngestOperator, MaintainOperator
 
-which, group, run_id, more, cancel = sys.argv[1:]
-conf = {"spark.executor.instances": "1", "spark.executor.memoryOverhead": "256m", "spark.driver.memoryOverhead": "256m"}
+which, group, run_id, more, cancel, conf = sys.argv[1:]
+conf = json.loads(conf) | {"spark.executor.instances": "1"}
+conf |= {"spark.executor.memoryOverhead": "256m", "spark.driver.memoryOverhead": "256m"}
 settings = GroupSettings.model_validate(
     {"spark": {"conf": conf, "executor_memory": "768m", "driver_memory": "768m"}}
 )
@@ -95,12 +96,14 @@ def submit(yarn: Yarn, tmp_path: Path) -> Callable[..., dict[str, Any]]:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
         cancel = "yes" if more.pop("cancel", False) else ""
-        found: dict[str, Any] = run_in_airflow(SUBMIT, env, which, it.group, run_id, json.dumps(more), cancel)
+        conf = json.dumps(more.pop("conf", {}))
+        found: dict[str, Any] = run_in_airflow(SUBMIT, env, which, it.group, run_id, json.dumps(more), cancel, conf)
         return found
 
     return run
 
 
+ENDED = "Spark has ended the application before it had an executor. [master yarn"
 WORK = {"promised": {"has_work": True, "is_small": True}}
 
 
@@ -124,6 +127,22 @@ def test_a_group_is_ingested_by_yarn(
     else:
         assert done["id"] is None
         assert yarn.states()[f"sluice ingest {it.group}"] == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("mode", ["cluster", "client"])
+def test_an_application_whose_executors_cannot_run_fails(
+    lake: Callable[..., Lake], yarn: Yarn, submit: Callable[..., dict[str, Any]], mode: str
+) -> None:
+    it = lake()
+    it.create_topic(2)
+    it.contract()
+    conf = {"spark.executor.extraJavaOptions": "-javaagent:/nowhere.jar"}
+    done = submit(it, mode, "ingest", f"none-{mode}", conf=conf, **WORK)
+    assert "Max number of executor failures (3) reached" in done["ended"], done
+    says = done["ended"] if mode == "client" else yarn.logs()
+    assert "sluice The Iceberg catalog did not answer" not in says
+    # In cluster mode YARN may end the driver before it reports.
+    assert mode == "cluster" or f"ERROR sluice {ENDED}" in says
 
 
 def test_a_cancelled_task_ends_its_application_on_yarn_and_the_next_run_goes_on(

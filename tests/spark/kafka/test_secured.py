@@ -43,7 +43,8 @@ from sluice.ingest import librdkafka_source
 from sluice.ingest.context import Context
 from sluice.ingest.stage import read_from_kafka, stage, to_staging_rows
 from sluice.kafka import broker as brokers
-from sluice.kafka import java_settings, login
+from sluice.kafka import java_settings, kerberos, login
+from sluice.offsets import OffsetRange
 from tests.support.services.oidc import AUDIENCE, ISSUER, TokenProvider
 from tests.support.services.tls_proxy import make_ca
 from tests.support.thorough import usual
@@ -325,6 +326,14 @@ def test_who_is_not_let_in_is_told_so_at_once_and_by_both_sides(
         assert stage(replace(context, kafka=right), batch, gaps_expected=False).records == COUNT
     finally:
         context.catalog.drop_table(table_names.staging(batch.topic))
+
+
+def test_a_java_without_kerberos_is_named_before_the_read(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka's client would wait for a minute, and name no reason. test_kerberos.py reads with a Java that has it."""
+    monkeypatch.setattr(kerberos, "JAVA_MODULE", "jdk.of.another.java")
+    batch = Batch("t", "id", 1, {0: OffsetRange(0, 1)}, {})
+    with pytest.raises(ConfigError, match=r"lacks the module jdk\.of\.another\.java"):
+        read_from_kafka(spark, {"kafka.sasl.mechanism": "GSSAPI"}, batch)
 
 
 def test_aws_msk_iam_reaches_the_broker_and_its_missing_jar_is_named(

@@ -11,6 +11,7 @@ from tests.support.services import glue, guarded_catalog
 from tests.support.services import postgres as postgresql
 from tests.support.services.glue import Glue
 from tests.support.services.guarded_catalog import KeyGuard, TokenGuard
+from tests.support.services.hive import HiveMetastore
 from tests.support.services.postgres import Postgres
 from tests.support.services.rest_catalog import RestCatalog
 from tests.support.services.s3 import KEY, SECRET, S3Server
@@ -89,10 +90,17 @@ def on_glue(folder: Path) -> Iterator[RunningCatalog]:
         yield RunningCatalog(server.settings, server.environment, (glue.SECRET,), {"glue": server}, packages)
 
 
+@contextmanager
+def hive(folder: Path) -> Iterator[RunningCatalog]:
+    with HiveMetastore(folder) as server:
+        yield RunningCatalog(server.settings, parts={"hive": server})
+
+
 CATALOGS: Mapping[str, Callable[[Path], AbstractContextManager[RunningCatalog]]] = {
     "sqlite": sqlite,
     "postgres": postgres,
     "rest": rest,
     "guarded": guarded,
     "glue": on_glue,
+    "hive": hive,
 }

@@ -27,8 +27,8 @@ from tests.support.services.spark_cluster import SparkCluster
 
 EXAMPLE = REPOSITORY / "examples" / "protobuf"
 GROUPS = """\
-defaults: {schedule: null, retries: 0}
-examples: {spark: {executor_memory: 768m, conf: {spark.cores.max: 2}}}
+defaults: {{schedule: null, retries: 0}}
+examples: {{spark: {{executor_memory: 768m, conf: {{spark.cores.max: 2, spark.master.ui.port: {page}}}}}}}
 """
 
 
@@ -77,8 +77,8 @@ def test_a_group_runs_on_the_cluster_that_make_up_names(embedded: Embedded, tmp_
     (contracts / "payments.yaml").write_text((EXAMPLE / "contract.yaml").read_text())
     latest = UPSERT_CONTRACT.format(table="examples.latest", topic="latest", group="examples")
     (contracts / "latest.yaml").write_text(latest)
-    (contracts / "groups.yaml").write_text(GROUPS)
     with SparkCluster(tmp_path / "cluster") as cluster:
+        (contracts / "groups.yaml").write_text(GROUPS.format(page=cluster.page))
         variables = {spark_master.VARIABLE: cluster.master, "SLUICE_CONTRACTS": str(contracts)}
         up = embedded("up", env=variables)
         assert up.returncode == 0, up.stderr
@@ -112,7 +112,10 @@ def test_a_group_runs_on_the_cluster_that_make_up_names(embedded: Embedded, tmp_
         doctor = [sys.executable, "-m", "sluice", "doctor", "airflow", "--json"]
         asked = {"env": run_with_stack, "capture_output": True, "text": True, "timeout": 120}
         done = subprocess.run(doctor, check=False, **asked)
-        assert done.returncode == 0 and f"{cluster.master} answers" in done.stdout, done.stdout + done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
+        has = "2 worker(s), the largest with 2 core(s) and 2,048 MiB; 4 of 4 cores and 4,096 of 4,096 MiB are free"
+        asks = "an executor of group examples asks 1 core(s) and 768 MiB, with spark.cores.max 2"
+        assert f"{cluster.master} answers: {has}; {asks}" in done.stdout
     done = subprocess.run(doctor, check=False, **asked)
     assert done.returncode == 2, done.stdout + done.stderr
     assert re.search(rf"by Airflow connection spark_default: {cluster.master} does not answer: ", done.stdout)

@@ -12,7 +12,7 @@ from threading import Barrier
 import pytest
 
 from sluice.errors import CatalogUnavailableError, ClockBehindError, ConfigError
-from sluice.iceberg import availability, refs, table_names
+from sluice.iceberg import availability, compat, refs, table_names
 from sluice.iceberg import catalog as iceberg_catalog
 from sluice.ingest import session
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState
@@ -62,6 +62,20 @@ def test_what_java_cannot_be_told_is_refused(told, uri: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as refused:
         told(uri)
     assert "s3cret" not in str(refused.value)
+
+
+def test_hives_settings_are_written_once(told) -> None:
+    found = told("thrift://a:9083,thrift://b:9083", "hive", HIVE__HIVE2_COMPATIBLE="true")
+    assert (found["type"], found["uri"]) == ("hive", "thrift://a:9083,thrift://b:9083")
+    assert found["io-impl"].endswith("ResolvingFileIO") and "hive.hive2-compatible" not in found
+    # As PyIceberg spells an environment variable; `compat` reads the same name.
+    found = told("thrift://a:9083", "hive", HADOOP__ICEBERG__ENGINE__HIVE__LOCK_ENABLED="false")
+    assert found[compat.HIVE_LOCKS] == "false"
+
+
+def test_hives_catalog_is_known_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__METASTORE__URI", "thrift://a:9083")
+    assert iceberg_catalog.spark_conf("metastore")["spark.sql.catalog.metastore.type"] == "hive"
 
 
 def test_a_rest_catalogs_credential_is_redacted_where_spark_shows_its_settings(told) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import inspect
 import logging
+import zipfile
+from pathlib import Path
 
+import pyspark
 import pytest
-from pyspark import SparkConf, SparkContext, java_gateway
+from pyspark import SparkConf, SparkContext, StatusTracker, java_gateway
 
 from sluice.ingest import compat
 
@@ -26,6 +29,15 @@ def test_pyspark_imports_the_packages_of_its_helper_classes_only_as_a_whole() ->
     for name in compat.HELPER_CLASSES:
         package, _, _ = name.rpartition(".")
         assert f'"{package}.*"' in imports and f'"{name}"' not in imports
+
+
+def test_pyspark_neither_counts_executors_nor_asks_a_master() -> None:
+    public = {name for name in (*dir(SparkContext), *dir(StatusTracker)) if not name.startswith("_")}
+    assert not {name for name in public if "executor" in name.lower() or "master" in name.lower()} - {"master"}
+    (core,) = (Path(pyspark.__file__).parent / "jars").glob("spark-core_*.jar")
+    with zipfile.ZipFile(core) as archive:
+        names = {*archive.namelist()}
+    assert {f"{compat.BOUND_PORTS.replace('.', '/')}.class", "org/apache/spark/SparkStatusTracker.class"} <= names
 
 
 def test_great_expectations_shows_progress_bars_without_a_data_context() -> None:

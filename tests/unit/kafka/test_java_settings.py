@@ -100,7 +100,6 @@ def test_an_identity_providers_client_becomes_a_login_module() -> None:
             {"sasl.mechanism": "AWS_MSK_IAM", "security.protocol": "SASL_SSL", "sasl.password": "hunter2"},
             "sasl.password has no effect with sasl.mechanism AWS_MSK_IAM",
         ),
-        ({"security.protocol": "SASL_SSL"}, "not GSSAPI"),
         ({"sasl.mechanism": "PLAIN", "sasl.oauthbearer.method": "oidc"}, "sasl.oauthbearer.method"),
         ({"ssl.ca.certificate.stores": "Root"}, "ssl.ca.certificate.stores"),
         ({"ssl.ca.location": "/nowhere/ca.pem"}, "ssl.ca.location names a file that can't be read"),

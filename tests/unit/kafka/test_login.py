@@ -121,9 +121,3 @@ def test_a_missing_jar_of_aws_msk_iam_is_named_with_its_set(text: str) -> None:
     found = login.login_error_from_spark(Exception(f"An error occurred while calling o1.append.\n: {text}"))
     assert isinstance(found, ConfigError)
     assert "make jars SET=msk" in str(found)
-
-
-@pytest.mark.parametrize("named", [{}, {"sasl.mechanism": "GSSAPI"}])
-def test_kerberos_is_refused_with_what_to_use_instead(named: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"Kerberos .* is not supported: set sasl.mechanism to SCRAM-SHA-512"):
-        login.make_client({"bootstrap.servers": NOBODY, "security.protocol": "SASL_SSL", **named})
