@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import reduce
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -15,6 +16,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from sluice.contract.types import IcebergType
 from sluice.errors import printable
 from sluice.formats.internal_columns import ENVELOPE, Expression, join_path
 from sluice.formats.logical_types import (
@@ -30,6 +32,15 @@ MAX_FIELDS = 10_000
 billion fields."""
 MAX_TEXT = 500
 _INTEGER_DIGITS: dict[type[T.DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
+
+
+@dataclass(frozen=True)
+class SchemaField:
+    """A field of a schema's root: its name, its column's type (None if it was skipped) and its comment."""
+
+    name: str
+    type: IcebergType | None
+    doc: object = None
 
 
 class SchemaMismatchError(Exception):
