@@ -20,8 +20,8 @@ from sluice.contract.types import IcebergType
 from sluice.errors import printable
 from sluice.formats.internal_columns import ENVELOPE, Expression, join_path
 from sluice.formats.logical_types import (
-    ExactTimestampType,
     decimal_from_unscaled,
+    duration_from_seconds,
     read_text,
     timestamp_from_seconds,
 )
@@ -124,7 +124,11 @@ LossCheck = Callable[[Column, Column], Column]
 LogicalConversion = Callable[[str, T.DataType, T.DataType], Expression | None]
 """From a field's path, its type and the wanted type to the conversion that the schema's logical type asks for; None if
 there is none."""
-_PROTOBUF_TIMESTAMP = T.StructType([T.StructField("seconds", T.LongType()), T.StructField("nanos", T.IntegerType())])
+_PROTOBUF_TIMES = {
+    "google.protobuf.Timestamp": timestamp_from_seconds,
+    "google.protobuf.Duration": duration_from_seconds,
+}
+"""The conversion of a message whose fields' names begin so, see `protobuf_descriptors`."""
 _PARSED_TYPES = (T.DateType, T.TimestampType, T.TimestampNTZType, T.DecimalType)
 
 
@@ -296,8 +300,10 @@ def _parsing(have: T.DataType, want: T.DataType, path: str, logical: LogicalConv
         return lambda value: read_text(value, want)
     if isinstance(have, T.StructType) and isinstance(want, T.DecimalType) and _is_scaled_number(have):
         return lambda value: decimal_from_unscaled(value["value"], value["scale"], want)
-    if have == _PROTOBUF_TIMESTAMP and isinstance(want, ExactTimestampType):
-        return lambda value: timestamp_from_seconds(value["seconds"], value["nanos"], want)
+    for name, from_seconds in _PROTOBUF_TIMES.items():
+        seconds, nanos = f"{name}.seconds", f"{name}.nanos"
+        if isinstance(have, T.StructType) and have.names == [seconds, nanos]:
+            return lambda value: from_seconds(value.getField(seconds), value.getField(nanos), want)
     return None
 
 

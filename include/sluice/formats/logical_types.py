@@ -137,6 +137,7 @@ JAVA_NUMBER = r"[xX]|[0-9.][dDfF][\x00-\x20]*\z"
 _FEW_DIGITS = r"^[+-]?0*+[.]?0*+(?:[0-9][.]?){0,15}0*(?:[.]0*)?(?:[eE][+-]?[0-9]+)?\z"
 """A number that a double keeps exactly enough to tell it from others. Zeros before it are taken once (`*+`): tried in
 all ways, a key of a thousand zeros and a letter would take minutes."""
+_MAX_NANOS, _MAX_DURATION_S = 999_999_999, 315_576_000_000
 MAX_DIGITS, _DECIMAL_BYTES = 38, 16
 _WIDE_HEX = r"^(?:0+[0-7]|F+[89A-F])[0-9A-F]{31}\z"
 """More than 16 bytes in hexadecimal, of which those before the last 16 only repeat the sign."""
@@ -279,10 +280,23 @@ def timestamp_from_units(units: Column, micros: Column, want: T.DataType) -> Col
 
 
 def timestamp_from_seconds(seconds: Column, nanos: Column, want: T.DataType) -> Column:
-    """Seconds since 1970 and nanoseconds after them as a timestamp; null if it has no room for the nanoseconds."""
-    whole = F.when(nanos.between(0, 999_999_999) & (F.pmod(nanos, F.lit(_MICRO)) == 0), nanos)
-    micros = F.call_function("div", whole, F.lit(_MICRO))
-    return _timestamp_from_micros(F.try_add(F.try_multiply(seconds, F.lit(_MILLI).cast("long")), micros), want)
+    """Protobuf's Timestamp: seconds since 1970 and 0 to 999,999,999 nanoseconds after them; null if it is invalid."""
+    valid = F.when(nanos.between(0, _MAX_NANOS), nanos)
+    if isinstance(want, _EXACT_TIMESTAMPS):
+        valid = F.when(nanos % _MICRO == 0, valid)
+    return _timestamp_from_micros(_to_micros(seconds, valid), want)
+
+
+def duration_from_seconds(seconds: Column, nanos: Column, want: T.DataType) -> Column:
+    """Protobuf's Duration in microseconds: seconds and nanoseconds of one sign, up to 10,000 years; null if invalid."""
+    in_range = seconds.between(-_MAX_DURATION_S, _MAX_DURATION_S) & nanos.between(-_MAX_NANOS, _MAX_NANOS)
+    is_valid = in_range & (F.signum(seconds) * F.signum(nanos) >= 0)
+    return F.when(is_valid, _to_micros(seconds, nanos)).try_cast(want)
+
+
+def _to_micros(seconds: Column, nanos: Column) -> Column:
+    micros = F.call_function("div", nanos, F.lit(_MICRO))
+    return F.try_add(F.try_multiply(seconds, F.lit(1_000_000).cast("long")), micros)
 
 
 def _timestamp_from_micros(since: Column, want: T.DataType) -> Column:
