@@ -18,7 +18,8 @@ sys.path.insert(0, str(REPOSITORY / "include"))
 from pyspark.sql import types as T  # noqa: E402
 
 from sluice.contract.types import parse_type  # noqa: E402
-from sluice.formats.inferred_columns import FIELD_READERS, SchemaField  # noqa: E402
+from sluice.formats.convert import SchemaField  # noqa: E402
+from sluice.formats.inferred_columns import FIELD_READERS  # noqa: E402
 from sluice.formats.logical_types import AVRO_TYPES, CONNECT_TYPES, JSON_SCHEMA_FORMATS, spark_type  # noqa: E402
 from sluice.formats.schema_compat import find_incompatible_field, find_incompatible_json_field  # noqa: E402
 from sluice.kafka.registry import WriterSchema  # noqa: E402

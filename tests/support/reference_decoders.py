@@ -184,7 +184,7 @@ def decimal(precision: int, scale: int) -> Read:
         refuse_unless(isinstance(value, str))
         if isinstance(value, JsonToken) and re.fullmatch(r"-?[0-9.]+[eE][+-]?[0-9]{4,}", value):
             raise UndefinedError  # nothing, or too much
-        refuse_unless(bool(re.fullmatch(r"[+-]?[0-9.]{1,200}([eE][+-]?[0-9]{1,3})?", value)))
+        refuse_unless(bool(re.fullmatch(r"\s*[+-]?[0-9.]{1,200}([eE][+-]?[0-9]{1,3})?\s*", value, re.ASCII)))
         try:
             if isinstance(value, JsonToken):
                 digits = re.sub(r"[eE].*|[^0-9]", "", value).strip("0")
@@ -204,7 +204,7 @@ def round_decimal(value: Decimal, precision: int, scale: int) -> Decimal:
 
 
 _DAY = r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
-_FACE = rf"{_DAY}(?:[T ]([0-9]{{2}}):([0-9]{{2}})(?::([0-9]{{2}})(?:[.]([0-9]{{1,9}}))?)?)?"
+_FACE = rf"{_DAY}(?:[Tt ]([0-9]{{2}}):([0-9]{{2}})(?::([0-9]{{2}})(?:[.]([0-9]+))?)?)?"
 _ZONE = r"(?:[Zz]| ?UTC|([+-])([0-9]{2})(?::?([0-9]{2}))?)?"
 
 
@@ -393,16 +393,9 @@ def connect_decimal(precision: int, scale: int) -> ConnectRead:
     return read
 
 
-def connect_integer(bits: int, value: Any) -> int:
-    found = integer(bits)(value)
-    if not re.fullmatch("-?[0-9]+", value):
-        raise UndefinedError  # Connect's converter writes no fraction and no exponent
-    return found
-
-
 def connect_epoch_day(value: Any, node: Any) -> int:
     if isinstance(value, JsonToken):
-        found = connect_integer(32, value)
+        found = integer(32)(value)
         refuse_unless(_named(node) in (f"{_CONNECT}Date", f"{_DEBEZIUM}Date") and DAYS[0] <= found <= DAYS[1])
         return found
     return epoch_day(_without_z(value, node, "IsoDate"))
@@ -417,7 +410,7 @@ def _without_z(value: Any, node: Any, name: str) -> Any:
 def connect_utc_micros(of_text: Read) -> ConnectRead:
     def read(value: Any, node: Any) -> int:
         if isinstance(value, JsonToken):
-            at = connect_integer(64, value) * _NANOS.get(_named(node) or "", 0) // 1000
+            at = integer(64)(value) * _NANOS.get(_named(node) or "", 0) // 1000
             refuse_unless(_named(node) in _NANOS and MICROS[0] <= at <= MICROS[1])
             return at
         return int(of_text(_without_z(value, node, "IsoTimestamp") if of_text is local_micros else value))
@@ -545,11 +538,11 @@ def micros(value: Any) -> int | None:
     """A Timestamp or a Duration."""
     if value is None:
         return None
-    if not 0 <= value.nanos < 1_000_000_000 and value.DESCRIPTOR.name == "Timestamp":
-        raise UndefinedError
-    if not -1_000_000_000 < value.nanos < 1_000_000_000 or value.seconds * value.nanos < 0:
-        raise UndefinedError
-    refuse_unless(value.DESCRIPTOR.name == "Timestamp" or abs(value.seconds) <= 315_576_000_000)
+    if value.DESCRIPTOR.name == "Timestamp":
+        refuse_unless(0 <= value.nanos < 1_000_000_000)
+    else:
+        refuse_unless(abs(value.nanos) < 1_000_000_000 and value.seconds * value.nanos >= 0)
+        refuse_unless(abs(value.seconds) <= 315_576_000_000)
     return int(value.seconds * 1_000_000 + int(value.nanos / 1000))
 
 

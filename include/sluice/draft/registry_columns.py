@@ -13,9 +13,10 @@ from sluice.draft.naming import ColumnNames
 from sluice.draft.personal import personal_evidence
 from sluice.errors import SchemaChangeError
 from sluice.evolve.auto_columns import list_columns
+from sluice.formats.avro import iceberg_type_from_avro
 from sluice.formats.avro_schema import parse_schema
 from sluice.formats.convert import SchemaMismatchError, schema_failures_as_mismatch
-from sluice.formats.inferred_columns import FIELD_READERS, iceberg_type_from_avro
+from sluice.formats.inferred_columns import FIELD_READERS
 from sluice.kafka.registry import WriterSchema
 
 _MAX_OMITTED = 50

@@ -20,7 +20,7 @@ from sluice.errors import SchemaChangeError, SchemaMissingError
 from sluice.kafka.registry import SchemaRegistry, WriterSchema, candidate_subjects
 
 if TYPE_CHECKING:
-    from sluice.formats.inferred_columns import SchemaField
+    from sluice.formats.convert import SchemaField
 
 
 def find_subject(contract: Contract) -> str:

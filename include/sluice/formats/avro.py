@@ -6,7 +6,7 @@ Each record is read with the schema that it was written with.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro
 
+from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
 from sluice.formats import logical_types
 from sluice.formats.avro_schema import (
     NamedTypes,
@@ -29,14 +30,17 @@ from sluice.formats.avro_schema import (
     widened_decimal,
 )
 from sluice.formats.convert import (
+    MAX_FIELDS,
     LogicalConversion,
+    SchemaField,
     SchemaMismatchError,
     all_leaves,
     is_utf8,
     restore_precision,
     schema_failures_as_mismatch,
+    too_many_fields,
 )
-from sluice.formats.internal_columns import BEST_EFFORT, END_MARKER, Expression, RecordPart, problem
+from sluice.formats.internal_columns import BEST_EFFORT, END_MARKER, Expression, RecordPart, join_path, problem
 from sluice.formats.wire_format import (
     Decoded,
     RecordGroup,
@@ -45,8 +49,10 @@ from sluice.formats.wire_format import (
     add_registry_fields,
     split_by_schema_id,
 )
+from sluice.kafka.registry import WriterSchema
 
 _RECORD, _END = "_sluice_whole", "_sluice_end"
+_COLUMN_TYPES = {"bytes": "binary", "enum": "string"}
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 
 
@@ -150,6 +156,55 @@ def _decimal_conversion(schema: dict[str, Any], have: T.DataType, want: T.DataTy
     if isinstance(want, T.StringType):
         return lambda value: value.try_cast(declared).cast("string")
     return restore_precision(declared, want, path) if declared != have else None
+
+
+def infer_avro_fields(schema: WriterSchema, skip: Collection[str]) -> Iterator[SchemaField]:
+    """The fields of an Avro record; those to skip have no type."""
+    root, names = parse_schema(schema)
+    record = names.types.get(root) if isinstance(root, str) else None
+    if record is None or record["type"] != "record":
+        raise SchemaMismatchError("", "the root is not a record with fields; list a column with source: $value")
+    checker = SchemaBuilder(names, strict=True, enclosing=(str(root),))
+    fields = 0
+    with invalid_schema_as_mismatch():
+        for each in record["fields"]:
+            if each["name"] in skip:
+                yield SchemaField(each["name"], None)
+                continue
+            fields += 1 + checker.size(checker.build(each["type"], each["name"]))
+            if fields > MAX_FIELDS:
+                raise too_many_fields(each["name"])
+            yield SchemaField(
+                each["name"], iceberg_type_from_avro(each["type"], names.types, each["name"]), each["doc"]
+            )
+
+
+def iceberg_type_from_avro(schema: Any, named: dict[str, dict[str, Any]], path: str = "") -> IcebergType:
+    """The Iceberg type of a schema that a strict SchemaBuilder accepts: no recursion, one branch besides null."""
+    if isinstance(schema, list):
+        return iceberg_type_from_avro(next(each for each in schema if each != "null"), named, path)
+    if isinstance(schema, str):
+        known = named.get(schema)
+        return iceberg_type_from_avro(known, named, path) if known else Primitive(_COLUMN_TYPES.get(schema, schema))
+    if is_decimal(schema):
+        if schema.get("scale", 0) > logical_types.MAX_DIGITS:
+            raise SchemaMismatchError(
+                path, f"is a decimal of scale {schema['scale']}, but Iceberg holds {logical_types.MAX_DIGITS}"
+            )
+        return Decimal(min(schema["precision"], logical_types.MAX_DIGITS), schema.get("scale", 0))
+    logical = logical_type(schema)
+    match logical.columns[0] if logical else schema["type"]:
+        case "array":
+            return ListOf(iceberg_type_from_avro(schema["items"], named, f"{path}[]"))
+        case "map":
+            return MapOf(Primitive("string"), iceberg_type_from_avro(schema["values"], named, f"{path}{{}}"))
+        case "record":
+            fields = ((f["name"], f["type"], join_path(path, f["name"])) for f in schema["fields"])
+            return Struct(tuple((name, iceberg_type_from_avro(kind, named, at)) for name, kind, at in fields))
+        case "fixed":
+            return Fixed(schema["size"])
+        case kind:
+            return Primitive(_COLUMN_TYPES.get(kind, kind))
 
 
 def _with_end_marker(schema: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import reduce
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -15,11 +16,12 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from sluice.contract.types import IcebergType
 from sluice.errors import printable
 from sluice.formats.internal_columns import ENVELOPE, Expression, join_path
 from sluice.formats.logical_types import (
-    ExactTimestampType,
     decimal_from_unscaled,
+    duration_from_seconds,
     read_text,
     timestamp_from_seconds,
 )
@@ -30,6 +32,15 @@ MAX_FIELDS = 10_000
 billion fields."""
 MAX_TEXT = 500
 _INTEGER_DIGITS: dict[type[T.DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
+
+
+@dataclass(frozen=True)
+class SchemaField:
+    """A field of a schema's root: its name, its column's type (None if it was skipped) and its comment."""
+
+    name: str
+    type: IcebergType | None
+    doc: object = None
 
 
 class SchemaMismatchError(Exception):
@@ -113,7 +124,11 @@ LossCheck = Callable[[Column, Column], Column]
 LogicalConversion = Callable[[str, T.DataType, T.DataType], Expression | None]
 """From a field's path, its type and the wanted type to the conversion that the schema's logical type asks for; None if
 there is none."""
-_PROTOBUF_TIMESTAMP = T.StructType([T.StructField("seconds", T.LongType()), T.StructField("nanos", T.IntegerType())])
+_PROTOBUF_TIMES = {
+    "google.protobuf.Timestamp": timestamp_from_seconds,
+    "google.protobuf.Duration": duration_from_seconds,
+}
+"""The conversion of a message whose fields' names begin so, see `protobuf_descriptors`."""
 _PARSED_TYPES = (T.DateType, T.TimestampType, T.TimestampNTZType, T.DecimalType)
 
 
@@ -285,8 +300,10 @@ def _parsing(have: T.DataType, want: T.DataType, path: str, logical: LogicalConv
         return lambda value: read_text(value, want)
     if isinstance(have, T.StructType) and isinstance(want, T.DecimalType) and _is_scaled_number(have):
         return lambda value: decimal_from_unscaled(value["value"], value["scale"], want)
-    if have == _PROTOBUF_TIMESTAMP and isinstance(want, ExactTimestampType):
-        return lambda value: timestamp_from_seconds(value["seconds"], value["nanos"], want)
+    for name, from_seconds in _PROTOBUF_TIMES.items():
+        seconds, nanos = f"{name}.seconds", f"{name}.nanos"
+        if isinstance(have, T.StructType) and have.names == [seconds, nanos]:
+            return lambda value: from_seconds(value.getField(seconds), value.getField(nanos), want)
     return None
 
 

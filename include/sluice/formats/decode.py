@@ -19,7 +19,7 @@ from sluice.contract.change_events import DELETED_SOURCE, OP_SOURCE
 from sluice.contract.columns import JSON_FORMATS, Input
 from sluice.contract.contract import Contract
 from sluice.contract.fields import fields_read
-from sluice.contract.types import Primitive
+from sluice.contract.types import IcebergType, Primitive
 from sluice.contract.values import KAFKA_COLUMNS
 from sluice.errors import SchemaIdReusedError
 from sluice.formats import change_events, expressions, masks
@@ -167,9 +167,8 @@ def decode(staged: DataFrame, contract: Contract, topic: str, *, explain: bool =
     op, tombstone_error = _operation(contract, record)
     op = F.when(record.is_other_type, IGNORE).otherwise(op)
     frame, op, failed_expression = _compute(frame, contract, record, op)
-    frame = frame.withColumn(OP, op)
-    if changes := {c.name: change(F.col(c.name)) for c in contract.columns if (change := canonical_form(c.type))}:
-        frame = frame.withColumns(changes)
+    computed = {c.name: _canonical(F.col(c.name), c.type) for c in contract.columns if c.expression}
+    frame = frame.withColumns({OP: op, **computed})
     frame = _add_errors(frame, contract, record, tombstone_error, failed_expression)
     if explain and contract.has_expressions:
         frame = expressions.explain_failures(frame, contract)
@@ -279,14 +278,20 @@ def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     if contract.key.format == "string":
         frame = frame.withColumn(KEY.problem, _text_key_problem(contract))
     key_problem = [KEY.problem] if KEY.problem in frame.columns else []
-    values = ((each.name, _value(contract, each, key_has_fields=key_has_fields)) for each in inputs)
+    values = ((each, _value(contract, each, key_has_fields=key_has_fields)) for each in inputs)
     return frame.select(
-        *(value.alias(name) for name, value in values if value is not None),
+        # Before anything is computed of them, so that a filter or a key is that of the stored value.
+        *(_canonical(value, each.type).alias(each.name) for each, value in values if value is not None),
         F.lit(topic).alias("_kafka_topic"),
         *KAFKA_COLUMNS[1:],
         *[F.col(name).alias(renamed) for name, renamed in STAGED_COLUMNS.items()],
         TOMBSTONE, VALUE.problem, *key_problem, *event, *([OTHER_TYPE] if value_part.types else ()),
     )  # fmt: skip
+
+
+def _canonical(value: Column, kind: IcebergType) -> Column:
+    change = canonical_form(kind)
+    return change(value) if change else value
 
 
 def _value(contract: Contract, each: Input, *, key_has_fields: bool) -> Column | None:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import urljoin
 
 from pyspark.sql import types as T
 
-from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
+from sluice.contract.types import Decimal, IcebergType, ListOf, MapOf, Primitive, Struct
 from sluice.contract.values import IDENTIFIER, quote_name
+from sluice.formats.avro import infer_avro_fields
 from sluice.formats.convert import (
     MAX_FIELDS,
     MissingReferenceError,
+    SchemaField,
     SchemaMismatchError,
     UnknownReferenceError,
     too_many_fields,
@@ -35,70 +37,6 @@ from sluice.formats.logical_types import (
     may_be_named,
 )
 from sluice.kafka.registry import WriterSchema
-
-
-@dataclass(frozen=True)
-class SchemaField:
-    """A field of a schema's root: its name, its column's type (None if it was skipped) and its comment."""
-
-    name: str
-    type: IcebergType | None
-    doc: object = None
-
-
-STRING = Primitive("string")
-_AVRO_NAMES = {"bytes": "binary", "enum": "string"}
-
-
-def infer_avro_fields(schema: WriterSchema, skip: Collection[str]) -> Iterator[SchemaField]:
-    """The fields of an Avro record; those to skip have no type."""
-    from sluice.formats.avro_schema import SchemaBuilder, invalid_schema_as_mismatch, parse_schema
-
-    root, names = parse_schema(schema)
-    record = names.types.get(root) if isinstance(root, str) else None
-    if record is None or record["type"] != "record":
-        raise SchemaMismatchError("", "the root is not a record with fields; list a column with source: $value")
-    checker = SchemaBuilder(names, strict=True, enclosing=(str(root),))
-    fields = 0
-    with invalid_schema_as_mismatch():
-        for each in record["fields"]:
-            if each["name"] in skip:
-                yield SchemaField(each["name"], None)
-                continue
-            fields += 1 + checker.size(checker.build(each["type"], each["name"]))
-            if fields > MAX_FIELDS:
-                raise too_many_fields(each["name"])
-            yield SchemaField(
-                each["name"], iceberg_type_from_avro(each["type"], names.types, each["name"]), each["doc"]
-            )
-
-
-def iceberg_type_from_avro(schema: Any, named: dict[str, dict[str, Any]], path: str = "") -> IcebergType:
-    """The Iceberg type of a schema that a strict SchemaBuilder accepts: no recursion, one branch besides null."""
-    if isinstance(schema, list):
-        return iceberg_type_from_avro(next(each for each in schema if each != "null"), named, path)
-    if isinstance(schema, str):
-        known = named.get(schema)
-        return iceberg_type_from_avro(known, named, path) if known else Primitive(_AVRO_NAMES.get(schema, schema))
-    from sluice.formats.avro_schema import is_decimal, logical_type
-
-    if is_decimal(schema):
-        if schema.get("scale", 0) > MAX_DIGITS:
-            raise SchemaMismatchError(path, f"is a decimal of scale {schema['scale']}, but Iceberg holds {MAX_DIGITS}")
-        return Decimal(min(schema["precision"], MAX_DIGITS), schema.get("scale", 0))
-    logical = logical_type(schema)
-    match logical.columns[0] if logical else schema["type"]:
-        case "array":
-            return ListOf(iceberg_type_from_avro(schema["items"], named, f"{path}[]"))
-        case "map":
-            return MapOf(STRING, iceberg_type_from_avro(schema["values"], named, f"{path}{{}}"))
-        case "record":
-            fields = ((f["name"], f["type"], join_path(path, f["name"])) for f in schema["fields"])
-            return Struct(tuple((name, iceberg_type_from_avro(kind, named, at)) for name, kind, at in fields))
-        case "fixed":
-            return Fixed(schema["size"])
-        case kind:
-            return Primitive(_AVRO_NAMES.get(kind, kind))
 
 
 def infer_protobuf_fields(schema: WriterSchema, skip: Collection[str]) -> Iterator[SchemaField]:
@@ -124,6 +62,8 @@ _JSON_TYPES = {"boolean": "boolean", "integer": "long", "number": "double", "str
 _JSON_BASES = {"integer": ("int", "long"), "string": ("string",)}
 """JSON Schema type to the bases of the logical types that Connect's converter writes as it."""
 _JSON_UNTYPED = ("oneOf", "anyOf", "allOf")
+_OTHER_MEMBERS = ("patternProperties", "additionalProperties")
+_CONNECT_NAMES = {*CONNECT_TYPES, CONNECT_DECIMAL, VARIABLE_SCALE_DECIMAL}
 _NOT_FOLLOWED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 """What a JSON Schema raises that is not one, or refers to nothing."""
 
@@ -168,16 +108,17 @@ def find_connect_names(schema: WriterSchema, wanted: T.StructType, root: str) ->
         root: The name that the whole key or value has among them.
 
     Returns:
-        None if it names no logical type of Connect or Debezium, or cannot be followed.
+        None if it names no logical type of Connect or Debezium, or is no JSON.
 
     Raises:
-        MissingReferenceError: A wanted field is in a schema that the registry no longer has.
+        SchemaMismatchError: A wanted field may be of several types by these names, or is in a schema that cannot be
+            found.
     """
     try:
         reader, node = _read_json_schema(schema)
         if root not in wanted.names:
-            return reader.connect_names(node, wanted)
-        names = reader.connect_names(node, wanted[root].dataType)
+            return reader.connect_names([node], wanted)
+        names = reader.connect_names([node._replace(path=root)], wanted[root].dataType)
         return names and {"fields": [{**names, "field": root}]}
     except (RecursionError, ValueError):
         return None
@@ -196,18 +137,17 @@ class _Node(NamedTuple):
     schema: Any
     document: Any
     path: str
-    enclosing: tuple[str, ...] = ()
+    enclosing: tuple[int, ...] = ()
 
     def inner(self, schema: Any, step: str) -> _Node:
         return self._replace(schema=schema, path=f"{self.path}{step}")
 
-    def part(self, schema: Any) -> _Node:
-        """The schema of a wanted part, which may be that of the whole again: what is wanted is finite."""
-        return self._replace(schema=schema, enclosing=())
+    def member(self, name: str, schema: Any) -> _Node:
+        return self._replace(schema=schema, path=join_path(self.path, name))
 
     def field(self, name: str, schema: Any) -> _Node:
         """The schema of a field of a struct."""
-        node = self._replace(schema=schema, path=join_path(self.path, name))
+        node = self.member(name, schema)
         if not IDENTIFIER.fullmatch(name):
             raise SchemaMismatchError(node.path, "has a name that no field of a struct may have")
         return node
@@ -227,6 +167,52 @@ def _only_choice(choices: Any, path: str) -> Any:
     if len(kinds) != 1:
         raise SchemaMismatchError(path, "may be of several types, which no column type holds")
     return kinds[0]
+
+
+def _is_named(schema: dict[str, Any]) -> bool:
+    return isinstance(title := schema.get("title"), str) and title in _CONNECT_NAMES
+
+
+def _with_name(outer: dict[str, Any], inner: Any) -> Any:
+    """A schema with the name that stands beside the reference to it, or beside its choice."""
+    if not (isinstance(inner, dict) and _is_named(outer)):
+        return inner
+    return inner | {each: outer[each] for each in ("title", "connect.parameters") if each in outer}
+
+
+def _parts(schema: dict[str, Any], *keywords: str) -> Iterator[Any]:
+    """The schemas that keywords list, give names to, or are."""
+    for keyword in keywords:
+        match schema.get(keyword):
+            case list() as found:
+                yield from found
+            case dict() as found:
+                yield from found.values() if keyword in ("properties", "patternProperties") else [found]
+
+
+def _member(schema: dict[str, Any], name: str) -> Iterable[Any]:
+    """The schemas that a member of an object may have."""
+    known = schema.get("properties")
+    if isinstance(known, dict) and name in known:
+        return [known[name]]
+    return _parts(schema, *_OTHER_MEMBERS)
+
+
+def _only_name(nodes: list[_Node]) -> dict[str, Any] | None:
+    """The name of the logical type of a value that may have these schemas; None if they have none."""
+    names, kinds = dict[tuple[str, str], dict[str, Any]](), {True: set[str](), False: set[str]()}
+    for schema in (node.schema for node in nodes):
+        given = schema.get("type", [])
+        found = {
+            "integer" if each == "number" else str(each) for each in ([given] if isinstance(given, str) else given)
+        }
+        kinds[_is_named(schema)] |= found - {"null"}
+        if _is_named(schema):
+            scale = str((schema.get("connect.parameters") or {}).get("scale", 0))
+            names[schema["title"], scale] = {"name": schema["title"], "parameters": {"scale": scale}}
+    if len(names) > 1 or kinds[True] & kinds[False]:
+        raise SchemaMismatchError(nodes[0].path, "may be of several types of Kafka Connect, which JSON does not show")
+    return next(iter(names.values()), None)
 
 
 def _json_scalar_type(schema: dict[str, Any], kind: str, path: str) -> IcebergType:
@@ -277,20 +263,29 @@ class _JsonSchemaReader:
         """Follow `$ref`."""
         while isinstance(node.schema, dict) and "$ref" in node.schema:
             _check_properties(node, "$ref")
-            ref = str(node.schema["$ref"])
-            name, _, pointer = ref.partition("#")
-            if pointer and not pointer.startswith("/"):
-                reason = f"refers to {ref!r} by an anchor, which is not followed; list its columns"
+            found = self._target(node)
+            if id(found.schema) in node.enclosing:
+                reason = f"is recursive ({node.schema['$ref']}), which no column type holds"
                 raise SchemaMismatchError(node.path, reason)
-            document = self._document(name, node.document)
-            target = f"{id(document)}#{pointer}"
-            if target in node.enclosing:
-                raise SchemaMismatchError(node.path, f"is recursive ({ref}), which no column type holds")
-            schema = document
+            enclosing = (*node.enclosing, id(found.schema))
+            node = found._replace(schema=_with_name(node.schema, found.schema), enclosing=enclosing)
+        return node
+
+    def _target(self, node: _Node) -> _Node:
+        """The schema that a `$ref` refers to."""
+        ref = str(node.schema["$ref"])
+        name, _, pointer = ref.partition("#")
+        if pointer and not pointer.startswith("/"):
+            raise SchemaMismatchError(
+                node.path, f"refers to {ref!r} by an anchor, which is not followed; list its columns"
+            )
+        document = schema = self._document(name, node.document)
+        try:
             for step in pointer.split("/")[1:]:
                 schema = schema[step.replace("~1", "/").replace("~0", "~")]
-            node = _Node(schema, document, node.path, (*node.enclosing, target))
-        return node
+        except (LookupError, TypeError) as error:
+            raise SchemaMismatchError(node.path, f"refers to {ref!r}, which the schema does not have") from error
+        return _Node(schema, document, node.path)
 
     def _document(self, name: str, document: Any) -> Any:
         """The document of a name in another one, relative to whose own name it is, as in JSON Schema."""
@@ -314,7 +309,7 @@ class _JsonSchemaReader:
             raise SchemaMismatchError(node.path, "may be anything, which no column type holds")
         for name in _JSON_UNTYPED:
             if name in _check_properties(node):
-                return self.type_of(node.inner(_only_choice(schema[name], node.path), ""))
+                return self.type_of(node.inner(_with_name(schema, _only_choice(schema[name], node.path)), ""))
         kinds = schema.get("type", "object" if "properties" in schema else "string" if "enum" in schema else [])
         kind = _only_choice([kinds] if isinstance(kinds, str) else kinds, node.path)
         if kind == "object":
@@ -323,44 +318,48 @@ class _JsonSchemaReader:
             return ListOf(self.type_of(node.inner(schema.get("items"), "[]")))
         return _json_scalar_type(schema, kind, node.path)
 
-    def connect_names(self, node: _Node, want: T.DataType) -> dict[str, Any] | None:
-        """The logical types' names in a schema as far as it is wanted; None if there are none.
+    def connect_names(self, given: Iterable[_Node], want: T.DataType) -> dict[str, Any] | None:
+        """The names of logical types in the schemas that a wanted value may have; None if there are none.
 
-        What cannot be followed, or may be of several types, is read without names. The other fields keep theirs.
+        Raises:
+            SchemaMismatchError: They have several names for one value, or one that not all schemas of a type have.
         """
-        try:
-            return self._connect_names(node, want)
-        except MissingReferenceError:
-            raise
-        except (SchemaMismatchError, *_NOT_FOLLOWED):
-            return None
-
-    def _connect_names(self, node: _Node, want: T.DataType) -> dict[str, Any] | None:
         if not may_be_named(want):
             return None
-        node = self.resolve(node)
-        # What stands beside properties may add fields, but gives those there no other meaning.
-        while "properties" not in node.schema and (choices := [name for name in _JSON_UNTYPED if name in node.schema]):
-            node = self.resolve(node.inner(_only_choice(node.schema[choices[0]], node.path), ""))
-        schema = node.schema
+        nodes = self._all_of(given)
         match want:
             case T.StructType(fields=fields):
-                known = schema.get("properties", {})
-                inner = (
-                    (f, self.connect_names(node.part(known[f.name]), f.dataType)) for f in fields if f.name in known
-                )
-                found = [{**names, "field": f.name} for f, names in inner if names]
+                found = []
+                for name, kind in ((f.name, f.dataType) for f in fields):
+                    members = (n.member(name, each) for n in nodes for each in _member(n.schema, name))
+                    if names := self.connect_names(members, kind):
+                        found.append({**names, "field": name})
                 return {"fields": found} if found else None
-            case T.ArrayType(elementType=element) if isinstance(schema.get("items"), dict):
-                names = self.connect_names(node.part(schema["items"]), element)
+            case T.ArrayType(elementType=kind):
+                items = (n.inner(each, "[]") for n in nodes for each in _parts(n.schema, "items", "prefixItems"))
+                names = self.connect_names(items, kind)
                 return names and {"items": names}
-            case T.MapType(valueType=value) if isinstance(schema.get("additionalProperties"), dict):
-                names = self.connect_names(node.part(schema["additionalProperties"]), value)
+            case T.MapType(valueType=kind):
+                values = (
+                    n.inner(each, "{}") for n in nodes for each in _parts(n.schema, "properties", *_OTHER_MEMBERS)
+                )
+                names = self.connect_names(values, kind)
                 return names and {"values": names}
-        name = schema.get("title")
-        if name not in CONNECT_TYPES and name not in (CONNECT_DECIMAL, VARIABLE_SCALE_DECIMAL):
-            return None
-        return {"name": name, "parameters": {"scale": str(_connect_scale(schema, node.path))}}
+        return _only_name(nodes)
+
+    def _all_of(self, given: Iterable[_Node]) -> list[_Node]:
+        """The schemas, what they refer to, and their choices; where one has a name, it holds for all within."""
+        found: dict[int, _Node] = {}
+        left = [*given]
+        while left:
+            node = left.pop()
+            if not isinstance(node.schema, dict) or id(node.schema) in found:
+                continue
+            found[id(node.schema)] = node
+            if not _is_named(node.schema):
+                left += [self._target(node)] if "$ref" in node.schema else []
+                left += (node.inner(each, "") for each in _parts(node.schema, *_JSON_UNTYPED))
+        return [*found.values()]
 
     def _object_type(self, node: _Node) -> IcebergType:
         if properties := node.schema.get("properties"):
@@ -368,7 +367,7 @@ class _JsonSchemaReader:
         values = node.schema.get("additionalProperties")
         if not isinstance(values, dict):
             raise SchemaMismatchError(node.path, "is an object of unknown fields, which no column type holds")
-        return MapOf(STRING, self.type_of(node.inner(values, "{}")))
+        return MapOf(Primitive("string"), self.type_of(node.inner(values, "{}")))
 
 
 def _read_json_schema(schema: WriterSchema) -> tuple[_JsonSchemaReader, _Node]:

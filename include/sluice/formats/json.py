@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.formats import json_connect
-from sluice.formats.convert import MissingReferenceError
+from sluice.formats.convert import SchemaMismatchError
 from sluice.formats.inferred_columns import find_connect_names
 from sluice.formats.internal_columns import CORRUPT, VALUE, RecordPart, problem
 from sluice.formats.json_parsing import (
@@ -84,7 +84,7 @@ def add_json_schema_fields(frame: DataFrame, wanted: T.StructType, part: RecordP
     for number in readable:
         try:
             names = find_connect_names(ids.known[number], wanted, part.root)
-        except MissingReferenceError as error:
+        except SchemaMismatchError as error:
             ids.add_problem(ids.number == number, number, error)
             continue
         if names:

@@ -22,6 +22,7 @@ from sluice.formats.json_parsing import (
     variant_decimal,
     variant_is,
     variant_text,
+    whole_number,
 )
 
 SCHEMA, PAYLOAD = "schema", "payload"
@@ -88,9 +89,10 @@ def _convert_scalar(value: Column, schema: Column | None, want: T.DataType) -> C
         return _decimal(value, schema, want)
     units, text = F.try_variant_get(value, "$", "bigint"), variant_text(value)
     number, other = _read_by_name(units, schema, want, "number"), _read_by_name(text, schema, want, "string")
-    return F.when(variant_is(value, "BIGINT"), number).when(
-        variant_is(value, "STRING"), F.coalesce(other, logical_types.read_text(text, want))
-    )
+    found = F.when(variant_is(value, "BIGINT"), number)
+    found = found.when(variant_is(value, "STRING"), F.coalesce(other, logical_types.read_text(text, want)))
+    whole = whole_number(value, None, T.LongType())  # JSON Schema takes 19000.0 for an integer
+    return found.otherwise(logical_types.let(whole, lambda units: _read_by_name(units, schema, want, "number")))
 
 
 def _read_by_name(value: Column, schema: Column, want: T.DataType, form: str) -> Column:

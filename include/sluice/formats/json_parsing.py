@@ -345,7 +345,7 @@ def _whole_number_type(want: T.DataType) -> T.DataType | None:
     return T.VariantType() if isinstance(want, (T.IntegerType, T.LongType)) else None
 
 
-def _whole_number(value: Column, _: Column | None, want: T.DataType) -> Column:
+def whole_number(value: Column, _: Column | None, want: T.DataType) -> Column:
     """The integer that a variant's number is; null if it has a fraction, or lost digits that it may have had."""
     text, double = variant_text(value), F.try_variant_get(value, "$", "double")
     is_whole = text.rlike(_PLAIN_INTEGER) | (variant_is(value, "DOUBLE") & (F.rint(double) == double))
@@ -357,5 +357,5 @@ def _whole_number(value: Column, _: Column | None, want: T.DataType) -> Column:
 _TINY_NUMBER = r"[1-9][0-9.]*[eE]-[0-9]{3}"
 """A number that a double may not tell from zero."""
 _PLAIN_INTEGER = r"^-?[0-9]+(?:[.]0*)?\z"
-WHOLE_NUMBERS = DeferredTypes(_whole_number_type, _whole_number)
+WHOLE_NUMBERS = DeferredTypes(_whole_number_type, whole_number)
 """Integers, for records that write one with a fraction or an exponent: Spark's parser takes neither."""

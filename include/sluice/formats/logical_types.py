@@ -118,7 +118,7 @@ FIRST_TIMESTAMP_US, LAST_TIMESTAMP_US = -62_135_596_800_000_000, 253_402_300_799
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 """The years 1 to 9999: many query engines cannot read dates beyond them."""
 _DATE = r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_TIME = r"[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:[.][0-9]{1,9})?)?"
+_TIME = r"[Tt ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:[.][0-9]+)?)?"
 _ZONE = r"(?:[Zz]| ?UTC|[+-][0-9]{2}(?::?[0-9]{2})?)"
 _ISO: dict[type[T.DataType], str] = {
     T.DateType: _DATE,
@@ -131,12 +131,13 @@ _LACKS_SECONDS = r"^(.{16})(?=[^:])"
 _FIRST_DATE, _LAST_DATE = "0001-01-01", "9999-12-31"
 _SECONDS = r"^-?[0-9]{1,12}(?:[.]0{1,9})?\z|^-?[0-9][.][0-9]{1,15}E1?[0-9]\z"
 """A whole number, or a double as Spark's JSON parser writes one into a text."""
-_NUMBER = r"^[+-]?[0-9.]{1,200}([eE][+-]?[0-9]{1,3})?\z"
+_NUMBER = r"^\s*[+-]?[0-9.]{1,200}([eE][+-]?[0-9]{1,3})?\s*\z"
 JAVA_NUMBER = r"[xX]|[0-9.][dDfF][\x00-\x20]*\z"
 """A number as Java's source has it: Spark's cast reads `1d` as 1.0."""
-_FEW_DIGITS = r"^[+-]?0*+[.]?0*+(?:[0-9][.]?){0,15}0*(?:[.]0*)?(?:[eE][+-]?[0-9]+)?\z"
+_FEW_DIGITS = r"^\s*[+-]?0*+[.]?0*+(?:[0-9][.]?){0,15}0*(?:[.]0*)?(?:[eE][+-]?[0-9]+)?\s*\z"
 """A number that a double keeps exactly enough to tell it from others. Zeros before it are taken once (`*+`): tried in
 all ways, a key of a thousand zeros and a letter would take minutes."""
+_MAX_NANOS, _MAX_DURATION_S = 999_999_999, 315_576_000_000
 MAX_DIGITS, _DECIMAL_BYTES = 38, 16
 _WIDE_HEX = r"^(?:0+[0-7]|F+[89A-F])[0-9A-F]{31}\z"
 """More than 16 bytes in hexadecimal, of which those before the last 16 only repeat the sign."""
@@ -214,7 +215,7 @@ def to_decimal(text: Column, want: T.DecimalType) -> Column:
     number = F.when(text.rlike(_NUMBER), text).try_cast(want)
     if not isinstance(want, ExactDecimalType):
         return number
-    has_room = text.rlike(rf"^[+-]?[0-9]*(?:[.][0-9]{{0,{want.scale}}}0*)?\z")
+    has_room = text.rlike(rf"^\s*[+-]?[0-9]*(?:[.][0-9]{{0,{want.scale}}}0*)?\s*\z")
     same = text.rlike(_FEW_DIGITS) & (text.try_cast("double") == number.cast("double"))
     return F.when(number.isNotNull() & (has_room | same), number)
 
@@ -279,10 +280,23 @@ def timestamp_from_units(units: Column, micros: Column, want: T.DataType) -> Col
 
 
 def timestamp_from_seconds(seconds: Column, nanos: Column, want: T.DataType) -> Column:
-    """Seconds since 1970 and nanoseconds after them as a timestamp; null if it has no room for the nanoseconds."""
-    whole = F.when(nanos.between(0, 999_999_999) & (F.pmod(nanos, F.lit(_MICRO)) == 0), nanos)
-    micros = F.call_function("div", whole, F.lit(_MICRO))
-    return _timestamp_from_micros(F.try_add(F.try_multiply(seconds, F.lit(_MILLI).cast("long")), micros), want)
+    """Protobuf's Timestamp: seconds since 1970 and 0 to 999,999,999 nanoseconds after them; null if it is invalid."""
+    valid = F.when(nanos.between(0, _MAX_NANOS), nanos)
+    if isinstance(want, _EXACT_TIMESTAMPS):
+        valid = F.when(nanos % _MICRO == 0, valid)
+    return _timestamp_from_micros(_to_micros(seconds, valid), want)
+
+
+def duration_from_seconds(seconds: Column, nanos: Column, want: T.DataType) -> Column:
+    """Protobuf's Duration in microseconds: seconds and nanoseconds of one sign, up to 10,000 years; null if invalid."""
+    in_range = seconds.between(-_MAX_DURATION_S, _MAX_DURATION_S) & nanos.between(-_MAX_NANOS, _MAX_NANOS)
+    is_valid = in_range & (F.signum(seconds) * F.signum(nanos) >= 0)
+    return F.when(is_valid, _to_micros(seconds, nanos)).try_cast(want)
+
+
+def _to_micros(seconds: Column, nanos: Column) -> Column:
+    micros = F.call_function("div", nanos, F.lit(_MICRO))
+    return F.try_add(F.try_multiply(seconds, F.lit(1_000_000).cast("long")), micros)
 
 
 def _timestamp_from_micros(since: Column, want: T.DataType) -> Column:
@@ -332,9 +346,11 @@ def read_text(text: Column, want: T.DataType) -> Column:
         text = F.when(~text.rlike(BELOW_MICROS), text)
     text = F.when(text.rlike(rf"^{pattern}\z"), text)
     read = text.try_cast(want)
-    if not isinstance(want, T.TimestampType):
+    if isinstance(want, T.DateType):
         return read
     read = F.coalesce(read, _castable_timestamp(text).try_cast(want))  # most texts need no completion
+    if not isinstance(want, T.TimestampType):
+        return read
     # A zone shifts a timestamp out of the calendar only on its first and last day. Other texts are not compared: Spark
     # would parse each timestamp once for every mention in the plan.
     at_edge = text.startswith(_FIRST_DATE) | text.startswith(_LAST_DATE)
@@ -343,7 +359,7 @@ def read_text(text: Column, want: T.DataType) -> Column:
 
 
 def _castable_timestamp(text: Column) -> Column:
-    """A timestamp's text as Spark's cast accepts it: with a capital Z, and with seconds before a zone.
+    """A timestamp's text as Spark's cast accepts it: with a capital T and Z, and with seconds before a zone.
 
     Java's `OffsetDateTime` leaves out seconds that are zero. The text is mentioned once: each mention would read it
     from the record anew.

@@ -18,7 +18,6 @@ from sluice.contract.types import Decimal, IcebergType, ListOf, MapOf, Primitive
 from sluice.formats import compat
 from sluice.formats.convert import SchemaMismatchError
 from sluice.formats.internal_columns import RecordPart, problem
-from sluice.formats.logical_types import FIRST_TIMESTAMP_US, LAST_TIMESTAMP_US
 from sluice.formats.protobuf_descriptors import (
     BATCH,
     DescriptorFiles,
@@ -46,8 +45,6 @@ NO_MESSAGE = (
 )
 CHUNK_BYTES = 16 << 20
 """Of payloads that are decoded at once."""
-MAX_DURATION_US = 315_576_000_000_999_999
-"""Protobuf's limit of 10,000 years. Durations far beyond it have been cut off to 64 bits."""
 # Message indexes in hexadecimal: their count, then as many zigzag numbers of one or two bytes; a single zero is [0].
 _INDEX = "(?:[0-7].|[89A-F].[0-7].)"
 _INDEXES = f"^(?:00|{'|'.join(f'{2 * count:02X}{_INDEX}{{{count}}}' for count in range(1, MAX_NESTING + 1))})"
@@ -190,8 +187,6 @@ def _decode_chunk(handler: Any, batch: Descriptor, payloads: pa.Array, target: p
     import pyarrow as pa
 
     columns = handler.array_to_record_batch(_checked(batch, payloads)).columns
-    if any(map(_out_of_range, columns)):
-        raise ValueError("a timestamp or a duration is out of Protobuf's range")
     arrays = [_converted(a, f.type) for a, f in zip(columns, target, strict=True)]
     return pa.StructArray.from_arrays(arrays, fields=list(target))
 
@@ -261,28 +256,6 @@ def _batch(files: DescriptorFiles) -> Any:
 def _varint(number: int) -> bytes:
     low, high = number & 0x7F, number >> 7
     return bytes([low | 0x80]) + _varint(high) if high else bytes([low])
-
-
-def _out_of_range(array: pa.Array) -> bool:
-    """Whether it contains a timestamp or a duration beyond Protobuf's range, which would be cut off."""
-    import pyarrow as pa
-
-    if pa.types.is_struct(array.type):
-        return any(map(_out_of_range, array.flatten()))
-    if pa.types.is_map(array.type):
-        return _out_of_range(array.items)
-    if pa.types.is_list(array.type):
-        return _out_of_range(array.flatten())
-    if pa.types.is_timestamp(array.type):
-        least, most = FIRST_TIMESTAMP_US, LAST_TIMESTAMP_US
-    elif pa.types.is_duration(array.type):
-        least, most = -MAX_DURATION_US, MAX_DURATION_US
-    else:
-        return False
-    if array.null_count == len(array):
-        return False
-    ends = pa.compute.min_max(array.cast("int64"))
-    return bool(ends["min"].as_py() < least or ends["max"].as_py() > most)
 
 
 def _spark_type(fields: Iterable[pa.Field], message: Descriptor) -> pa.StructType:

@@ -23,7 +23,6 @@ from pyspark.sql import types as T
 
 from sluice.formats.convert import MAX_FIELDS, SchemaMismatchError, resolved_references, too_many_fields
 from sluice.formats.internal_columns import join_path
-from sluice.formats.logical_types import ExactTimestampType
 from sluice.kafka.proto_text import restore, simplify
 from sluice.kafka.registry import WriterSchema
 
@@ -40,11 +39,14 @@ _INVALID_REFERENCE = "the schema has a reference whose name is not a relative pa
 _NAME_ERRORS = frozenset({errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.EINVAL})
 """Errors of writing a file that its name causes, not the disk."""
 _WRAPPED = ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
-_SCALAR_MESSAGES = {
-    f"google.protobuf.{name}" for name in ("Timestamp", "Duration", *(f"{each}Value" for each in _WRAPPED))
+_TIMES: dict[str, type[T.DataType] | tuple[type[T.DataType], ...]] = {
+    "google.protobuf.Timestamp": T.TimestampType,
+    "google.protobuf.Duration": (T.LongType, T.DecimalType),
 }
+"""Messages to the types that `convert` makes of their seconds and nanoseconds, since a reader may take invalid ones."""
+_SCALAR_MESSAGES = {*_TIMES, *(f"google.protobuf.{each}Value" for each in _WRAPPED)}
 """Messages that are read as one value. google.type.Date and TimeOfDay are not: pruned copies have other names, since a
-partial date would be read as a wrong one, and nanoseconds would be lost. Nor is the Timestamp of a key."""
+partial date would be read as a wrong one, and nanoseconds would be lost."""
 DescriptorFiles = tuple[bytes, ...]
 """Serialized FileDescriptorProtos, dependencies first; the last one is the schema's own."""
 
@@ -283,7 +285,8 @@ class _MessagePruner:
         """Copy a message with the fields of a wanted struct, else with all fields; returns the copy's full name."""
         wanted = {f.name: f.dataType for f in want.fields} if isinstance(want, T.StructType) else None
         name = found.name[1:]
-        if name in _SCALAR_MESSAGES and not isinstance(want, ExactTimestampType):
+        is_time = isinstance(want, _TIMES.get(name, ()))
+        if name in _SCALAR_MESSAGES and not is_time:
             return name
         if wanted is None and name in self.enclosing:
             raise SchemaMismatchError(path, f"is recursive ({name}), which no column type holds")
@@ -303,6 +306,8 @@ class _MessagePruner:
             field = self._add_field(
                 copy, f"sluice_{each.number}", _WantedField(each, found, want, join_path(path, each.name))
             )
+            if is_time:  # no other message has such names
+                field.json_name = f"{name}.{each.name}"
             if each.HasField("oneof_index"):
                 field.oneof_index, field.proto3_optional = oneofs.index(each.oneof_index), each.proto3_optional
         for each in found.proto.field:  # whoever reads it, the last member of a oneof clears the others

@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 
 from sluice.contract.types import Decimal, IcebergType, ListOf, MapOf, Primitive, Struct
 from sluice.formats import compat
-from sluice.formats.avro import logical_conversions
+from sluice.formats.avro import iceberg_type_from_avro, logical_conversions
 from sluice.formats.avro_schema import NamedTypes, SchemaBuilder, parse_schema, root_type_name, select_branch
 from sluice.formats.convert import (
     LogicalConversion,
@@ -23,7 +23,7 @@ from sluice.formats.convert import (
     no_logical_types,
     schema_failures_as_mismatch,
 )
-from sluice.formats.inferred_columns import NamedType, iceberg_type_from_avro
+from sluice.formats.inferred_columns import NamedType
 from sluice.formats.internal_columns import join_path
 from sluice.formats.json import schema_title
 from sluice.formats.logical_types import spark_type

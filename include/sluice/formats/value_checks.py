@@ -172,7 +172,9 @@ def _map_values(change: Expression) -> Expression:
 
 
 def _map_fields(changes: Mapping[str, Expression]) -> Expression:
-    return lambda value: reduce(lambda it, name: it.withField(name, changes[name](it.getField(name))), changes, value)
+    return lambda value: reduce(
+        lambda it, name: it.withField(name, changes[name](value.getField(name))), changes, value
+    )
 
 
 def cast_result(column: Column, have: T.DataType, want: T.DataType, *, for_key: bool = False) -> Column:
@@ -214,7 +216,7 @@ def _roundings(column: Column, have: T.DataType, value: Column, want: T.DataType
     """When a cast to a key's type would round a value."""
     if isinstance(have, T.StringType) and isinstance(want, T.DecimalType):
         exact = ExactDecimalType(want.precision, want.scale)
-        yield column.isNotNull() & to_decimal(F.trim(column), exact).isNull()
+        yield column.isNotNull() & to_decimal(column, exact).isNull()
     elif isinstance(have, _FRACTIONS) and (isinstance(want, T.DecimalType) or _is_seconds(have, want)):
         yield ~value.cast(have).eqNullSafe(column)
     elif isinstance(have, T.StringType) and isinstance(want, T.TimestampType | T.TimestampNTZType):

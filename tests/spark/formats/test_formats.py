@@ -737,9 +737,9 @@ def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: Schem
         "incompatible": (written(message("Incompatible", i="1")), "i", "is string, but its column is int"),
         "no UTF-8": (whole[:at] + b"\x52\x02\xff\xfe", None, "truncated or damaged"),
         "2 GB announced": (whole[:at] + b"\x52\xff\xff\xff\x7fab", None, "truncated or damaged"),
-        "a moment beyond the calendar": (written(beyond), None, "truncated or damaged"),
-        "too long a duration": (written(longer), None, "truncated or damaged"),
-        "a duration that 64 bits don't hold": (written(cut_off), None, "truncated or damaged"),
+        "a moment beyond the calendar": (written(beyond), "ts", "is not a timestamp"),
+        "too long a duration": (written(longer), "du", "is not a bigint"),
+        "a duration that 64 bits don't hold": (written(cut_off), "du", "is not a bigint"),
         # A byte each, and a frame on the stack of what reads them.
         "groups in groups": (whole[:at] + b"\x0b" * 150_000, None, "truncated or damaged"),
         "a group": (

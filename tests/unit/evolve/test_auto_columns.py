@@ -25,8 +25,8 @@ from sluice.errors import (
     SluiceError,
 )
 from sluice.evolve import auto_columns, evolve, pending_change
-from sluice.formats.convert import SchemaMismatchError, schema_failures_as_mismatch
-from sluice.formats.inferred_columns import FIELD_READERS, SchemaField
+from sluice.formats.convert import SchemaField, SchemaMismatchError, schema_failures_as_mismatch
+from sluice.formats.inferred_columns import FIELD_READERS
 from sluice.formats.protobuf import spark_arrow_schema
 from sluice.formats.protobuf_descriptors import descriptor_files
 from sluice.iceberg import tables
@@ -148,6 +148,8 @@ JSON: list[tuple[Any, str]] = [
     ({"type": "string", "connect.type": "bytes"}, "binary"),
     ({"type": "integer", "connect.type": "int64"}, "long"),
     ({"type": "string", "title": "io.debezium.time.ZonedTimestamp"}, "timestamptz"),
+    ({"$ref": "other.json#/$defs/x", "title": f"{CONNECT}Timestamp"}, "timestamptz"),
+    ({"oneOf": [{"type": "null"}, {"type": "integer"}], "title": f"{CONNECT}Date"}, "date"),
 ]
 DEFS = {
     "place": {"type": "object", "properties": {"city": {"type": "string"}}},
@@ -188,7 +190,7 @@ UNFIT = [
     ("json_schema", {"properties": {"a": {"type": "object"}}}, "a", "unknown fields"),
     ("json_schema", {"properties": {"a": {"type": "array", "items": True}}}, "a[]", "anything"),
     ("json_schema", {"properties": {"a": {"$ref": "#/$defs/loop"}}, "$defs": DEFS}, "a.next", "is recursive"),
-    ("json_schema", {"properties": {"a": {"$ref": "#/nowhere"}}}, "", "followed"),
+    ("json_schema", {"properties": {"a": {"$ref": "#/nowhere"}}}, "a", "does not have"),
     *(
         ("json_schema", schema if root else {"properties": {"s": schema}, "$defs": DEFS}, "" if root else "s", "beside")
         for beside in ({"allOf": [{"properties": {"b": {}}}]}, {"oneOf": []}, {"if": {}}, {"$ref": "#/$defs/loop"})
