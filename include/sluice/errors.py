@@ -71,8 +71,8 @@ class BrokerRefusedError(BrokerUnavailableError):
     """Kafka rejected the login of connection sluice_kafka, or no OAuth token could be obtained for it."""
 
     advice = (
-        "Correct connection sluice_kafka: sasl.username and sasl.password; with OAUTHBEARER its client's id, secret "
-        "and scope; with AWS_MSK_IAM the AWS credentials and policy; with GSSAPI principal, keytab, service name and "
+        "Correct connection sluice_kafka: sasl.username and sasl.password; sasl.oauthbearer.client.id, .client.secret "
+        "and .scope; for AWS_MSK_IAM the AWS credentials and policy; for GSSAPI principal, keytab, service name and "
         "krb5.conf. If no token is issued, check that .token.endpoint.url answers from here and from Spark's machines, "
         "and that https.ca.location holds its certificate's CA. The next run continues."
     )
