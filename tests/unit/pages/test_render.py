@@ -342,6 +342,18 @@ def test_quarantined_records_are_shown_over_time_and_as_a_query_to_copy() -> Non
     assert operate and all("data-operation" in a for a in operate)  # its click opens a dialog
 
 
+def test_keys_and_values_are_shown_only_where_the_contract_has_them_shown() -> None:
+    row = {"at": NOW, "_kafka_topic": "t", "_kafka_partition": 0, "_kafka_offset": 8, "batch_seq": 1, "error": "no"}
+    groups = [ErrorGroup("misfit", "id", 1, {}, [{**row, "key": None, "value": HOSTILE}])]
+    for asked in (False, True):
+        shown = detail.TableDetail(quarantine=QuarantineSummary(groups), shows_values=asked)
+        told = page("table.html", table=table(), verdicts=list(verdicts.list_verdicts(table())), detail=shown)
+        found = Seen()
+        found.feed(told)
+        labels = {a.get("data-label") for tag, a in found.elements if tag == "td"}
+        assert ({"Key", "Value"} <= labels) == (HOSTILE in found.text) == asked
+
+
 def test_a_batch_that_an_expectation_refused_leads_to_the_expectation_not_to_the_quarantine() -> None:
     refused = error("blocked")
     for exception, link in (
