@@ -196,20 +196,20 @@ class TableOperations:
         if not run_id:
             return None
         text = (
-            f"Run {run_id} and everything after it is undone in {self._name}, data and offsets in one commit. The next "
-            "run publishes the batches again from staging."
+            f"The rollback undoes run {run_id} and everything after it in {self._name}: data and offsets, in one "
+            "commit. The next run publishes the batches again from staging."
         )
-        hint = "Only if LOST is shown above: the name of the table, to accept that loss."
+        hint = "Leave it empty, unless the dry run above shows LOST: then enter the name of the table."
         return self._start(
             Operation(
                 self._name,
                 dag_ids.ROLLBACK,
-                "Roll back…",
+                "Roll back to before this run…",
                 f"Roll back {self._name}",
                 [text],
                 "Roll back",
                 conf={"table": self._name, "snapshot_id": None, "before_run": run_id, "accept_loss": ""},
-                fields=[Field("accept_loss", "Accept loss", hint=hint), WHY],
+                fields=[WHY, Field("accept_loss", "Accept the loss", hint=hint)],
                 dry_run=True,
                 run="rollback",
                 outcome="The next run publishes the batches that the dry run marks.",

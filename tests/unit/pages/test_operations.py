@@ -72,6 +72,13 @@ def test_each_run_is_a_real_one_whose_id_says_the_table_and_what_is_done() -> No
     }
 
 
+def test_a_rollback_says_where_it_goes_back_to_and_asks_for_the_loss_last() -> None:
+    rollback = TableOperations(table(), EVERYTHING).roll_back("scheduled__1")
+    assert rollback and rollback.label == "Roll back to before this run…" and "scheduled__1" in rollback.text[0]
+    assert [field.name for field in rollback.fields] == ["why", "accept_loss"]
+    assert "dry run above shows LOST" in rollback.fields[-1].hint
+
+
 def test_what_only_the_next_run_shows_leads_to_that_run() -> None:
     for paused, label in ((True, "Unpause…"), (False, "Run now…")):
         found = {each.dag: each.then for each in every(TableOperations(table(paused=paused), EVERYTHING))}
