@@ -625,7 +625,40 @@ def test_moments_within_a_text_are_in_the_viewers_zone_too() -> None:
     assert f">last at {time_of} &lt;b&gt; &#34;&#39;&gt;&lt;script&gt;" in found
     assert f"Shown as of {time_of}" in found
     assert render.with_code("Set `a: <b>` in `c") == "Set <code>a: &lt;b&gt;</code> in `c"
+    assert render.with_links("Trigger DAG backfill: `sluice backfill <x>`, not DAG x.") == (
+        'Trigger DAG <a data-airflow-path="/dags/backfill" href="#">backfill</a>: '
+        "<code>sluice backfill &lt;x&gt;</code>, not DAG x."
+    )
     assert render.with_time_elements("at 2026-99-22 06:00:00 UTC & so") == "at 2026-99-22 06:00:00 UTC &amp; so"
+
+
+def test_each_next_step_of_readiness_has_its_link_or_button() -> None:
+    steps = {
+        "Freshness": "See the timeline.",
+        "Rollback": "Roll back this table with DAG rollback.",
+        "Replay": "Replay a range with DAG backfill.",
+        "Small files": "Unpause DAG maintain_rewrite_data_files.",
+    }
+    each = table()
+    found = page(
+        "table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=detail.TableDetail(),
+        readiness=[ReadinessCheck(name, False, "facts", step) for name, step in steps.items()],
+    )  # fmt: skip
+    cells = re.findall(r'data-label="Next step"[^>]*>(.*?)</td>', found, re.DOTALL)
+    assert '<a href="/sluice/tables/db.t/timeline">' in cells[0] and '<a href="#batches">' in cells[1]
+    told = [[one["label"] for one in operations_of(cell)] for cell in cells]
+    assert told == [[], [], ["Backfill…"], ["Rewrite data files…"]]
+    assert all('data-airflow-path="/dags/' in cell for cell in cells[1:])
+
+
+def test_the_list_and_the_page_have_the_same_next_step() -> None:
+    advice = "It failed. [table db.t] Next step: Ask `team` <x>."
+    for state, step in (("failed", "Ask <code>team</code> &lt;x&gt;."), ("blocked", "Fix the contract or the records")):
+        each = table(last_error=replace(error(state), error=advice))
+        row = page("tables.html", tables=[each])
+        lead = page("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None)
+        assert [text.count(f"<strong>{step}") for text in (row, lead)] == [1, 1], state
+        assert "It failed. <strong>" in row and "`" not in re.sub("<.*?>", "", row)
 
 
 class Seen(HTMLParser):

@@ -34,6 +34,7 @@
     return `Airflow answered ${status}: ${typeof detail === "string" ? detail : detail?.reason ?? "no reason given"}`;
   };
 
+  const plain = (text) => text.replaceAll("`", "");
   // What the log of a failed task says: of the table's own task, or of the first that failed. Null if it says nothing.
   const readReason = async (run, table) => {
     const { task_instances: failed } = await ask("GET", `${run}/taskInstances?state=failed`);
@@ -43,7 +44,7 @@
     const errors = (await ask("GET", log)).content.filter((each) => ["error", "critical"].includes(each.level));
     // What a task writes to standard error has this level as well: the exception comes first.
     const [raised] = errors.findLast((each) => each.error_detail?.length)?.error_detail ?? [];
-    const text = (raised ? raised.exc_value || raised.exc_type : errors.at(-1)?.event ?? "").replace(/\s+/g, " ").trim();
+    const text = plain(raised ? raised.exc_value || raised.exc_type : errors.at(-1)?.event ?? "").replace(/\s+/g, " ").trim();
     return text && { task, text: text.length > MAX_REASON ? `${text.slice(0, MAX_REASON)}…` : text };
   };
 
@@ -124,7 +125,7 @@
         try {
           const found = await ask("GET", address);
           pinned = found.pinned;
-          lines.textContent = found.error ?? found.lines.join("\n");
+          lines.textContent = plain(found.error ?? found.lines.join("\n"));
           lines.classList.toggle("bad", Boolean(found.error));
           checked.textContent = `Dry run of ${new Date(found.at ?? Date.now()).toLocaleTimeString(undefined, { timeZone: window.sluiceZone })}. It changes nothing.`;
           again.hidden = !chosen && !found.error;
