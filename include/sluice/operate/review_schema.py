@@ -66,12 +66,12 @@ class Review:
         out += [f"ignored   {each.description} ({each.kind})" for each in change.ignored]
         for topic, ranges in self.ranges.items():
             offsets = ", ".join(f"{p}: [{start}, {end})" for p, (start, end) in ranges.items())
-            out.append(f"meanwhile {topic} batches {', '.join(map(str, self.batches[topic]))}, offsets {offsets}")
-        out.append(f"meanwhile {self.records:,} rows added, {self.quarantined.total:,} records quarantined")
+            out.append(f"since     {topic} batches {', '.join(map(str, self.batches[topic]))}, offsets {offsets}")
+        out.append(f"since     {self.records:,} rows added, {self.quarantined.total:,} records quarantined")
         for (error, name), count in sorted(self.quarantined.counts.items())[:MAX_SHOWN_ERRORS]:
             out.append(f"errors    {count:,} {describe_error(error, name)}")
         out += [f"sample    {each}" for each in self.quarantined.sample]
-        out += [f"sample    {each}: published" for each in self.newest]
+        out += [f"published {each}" for each in self.newest]
         return printable_lines([*out, *self._answers()])
 
     def _answers(self) -> list[str]:
@@ -81,7 +81,7 @@ class Review:
         added = "stay as they are, unless you ask to republish them"
         if self.opened and self.opened.snapshot_id is None and self.records:
             added = "stay as they are: the table was empty before them, so they can't be republished"
-        effects = [f"the table is changed; quarantined records are replayed; rows added meanwhile {added}"]
+        effects = [f"the table is changed; quarantined records are replayed; rows added since the review began {added}"]
         if lost := ", ".join(each.column for each in self.change.changes if each.kind == "drop_column"):
             effects.append(f"{lost}: existing values are lost to queries, save of older snapshots until these expire")
         return [

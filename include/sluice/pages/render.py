@@ -20,7 +20,7 @@ from sluice.offsets import OffsetRange
 from sluice.pages import expectation_text
 from sluice.pages.matrix import COLUMNS, make_matrices
 from sluice.status import text
-from sluice.status.text import duration, ranges_text
+from sluice.status.text import duration
 
 if TYPE_CHECKING:
     from sluice.status.activity import BatchEnd
@@ -160,10 +160,16 @@ def format_span(seconds: float) -> str:
 
 
 def format_ranges(ranges: Mapping[int, OffsetRange]) -> str:
-    """`0: [0, 10)  1: [4, 9)`; the first of very many partitions."""
-    shown = ranges_text(dict(islice(sorted(ranges.items()), MAX_PARTITIONS)))
+    """`partition 0: 0 to 9, partition 1: 4 to 8`, both included; the first of very many partitions."""
+    shown = [_format_range(*each) for each in islice(sorted(ranges.items()), MAX_PARTITIONS)]
     more = len(ranges) - MAX_PARTITIONS
-    return f"{shown}  and {more:,} more partitions" if more > 0 else shown
+    return ", ".join([*shown, *([f"and {more:,} more partitions"] if more > 0 else [])]) or "none"
+
+
+def _format_range(partition: int, offsets: OffsetRange) -> str:
+    start, last = offsets.start, offsets.end - 1
+    which = "none" if last < start else f"{start:,}" if last == start else f"{start:,} to {last:,}"
+    return f"partition {partition}: {which}"
 
 
 def format_offset_spans(ranges: Mapping[int, Sequence[int]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -171,4 +172,20 @@ def test_on_a_phone_the_tables_come_before_the_cards(browser: Browser) -> None:
     page_, _ = shown(browser, page("tables.html", tables=[BLOCKED]), {}, 390)
     rows, cards = (page_.locator(each).bounding_box() for each in ("table.tables", ".cards"))
     assert rows and cards and rows["y"] + rows["height"] <= cards["y"] and rows["y"] < 350
+    page_.close()
+
+
+def test_a_page_shows_the_age_of_what_it_shows_and_is_read_again_on_request(browser: Browser) -> None:
+    page_, _ = shown(browser, page("tables.html", tables=[BLOCKED], read_at=NOW - timedelta(days=1)), {})
+    expect(page_.locator(".read .age")).to_contain_text(" ago)")
+    newer = page("tables.html", tables=[BLOCKED], read_at=NOW)
+    page_.route("**/tables", lambda route: route.fulfill(body=newer, content_type="text/html"))
+    page_.get_by_role("button", name="Refresh").click()
+    expect(page_.locator(".read time")).to_have_attribute("datetime", NOW.isoformat())
+    expect(page_.get_by_role("button", name="Refresh")).to_be_enabled()
+    page_.unroute("**/tables")
+    page_.route("**/tables", lambda route: route.abort())
+    page_.get_by_role("button", name="Refresh").click()
+    expect(page_.locator(".stale")).to_contain_text("Airflow does not answer")
+    expect(page_.get_by_role("button", name="Refresh")).to_be_enabled()
     page_.close()
