@@ -85,7 +85,13 @@ def failed(log: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-HOSTILE = "<img src=x onerror=alert(1)>\n   is no batch " + "x" * 400
+HOSTILE = "<img src=x onerror=alert(1)>\n   is no batch " + "x" * 600
+
+
+SPARK = (
+    "Cannot execute: spark-submit --master local[2] --conf spark.jars=a.jar run. Error code is: 3.\n"
+    "Last spark-submit output:\nINFO sluice Spark is up\nERROR sluice No space left\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +106,10 @@ HOSTILE = "<img src=x onerror=alert(1)>\n   is no batch " + "x" * 400
             ],
             "<img src=x onerror=alert(1)> is no batch xxx",
         ),
+        (
+            [{"event": "Task failed with exception", "level": "error", "error_detail": [{"exc_value": SPARK}]}],
+            "spark-submit ended with code 3. Its last line: ERROR sluice No space left Log of task publish.",
+        ),
         ([{"event": "Kafka is away.", "level": "critical"}, {"event": "bye", "level": "info"}], "Kafka is away."),
     ],
 )
@@ -110,7 +120,7 @@ def test_the_dialog_of_a_run_that_failed_has_the_error_of_its_first_failed_task(
     dialog = publish(page)
     status = dialog.get_by_role("status")
     expect(status).to_contain_text(f"has failed. {says}")
-    assert len(status.locator("q").inner_text()) <= 301 and status.locator("img").count() == 0
+    assert len(status.locator("q").inner_text()) <= 501 and status.locator("img").count() == 0
     href = dialog.get_by_role("link", name="Log of task publish").get_attribute("href") or ""
     assert href.startswith("/dags/publish_blocked/runs/publish_blocked__db.t__") and href.endswith("/tasks/publish")
     assert sent == ["POST /api/v2/dags/publish_blocked/dagRuns"]

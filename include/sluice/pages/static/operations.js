@@ -3,7 +3,7 @@
 (() => {
   const root = document.documentElement;
   const POLL_MS = 2000, FOLLOW_MS = 1000, ATTEMPTS = 30, RENEWALS = 20;
-  const GOING_ON = ["queued", "running"], MAX_REASON = 300;
+  const GOING_ON = ["queued", "running"], MAX_REASON = 500;
   const element = (tag, properties = {}, ...children) => {
     const made = Object.assign(document.createElement(tag), properties);
     made.append(...children);
@@ -35,6 +35,13 @@
   };
 
   const plain = (text) => text.replaceAll("`", "");
+  // Airflow's provider puts the whole command before what matters.
+  const shorten = (text) => {
+    const [, code, output] = text.match(/^Cannot execute: .*?Error code is: (-?\d+)(.*)/s) ?? [];
+    const last = output?.trim().split("\n").at(-1);
+    const found = code ? `spark-submit ended with code ${code}. Its last line: ${last}` : plain(text).replace(/\s+/g, " ").trim();
+    return found.length > MAX_REASON ? `${found.slice(0, MAX_REASON)}…` : found;
+  };
   // What the log of a failed task says: of the table's own task, or of the first that failed. Null if it says nothing.
   const readReason = async (run, table) => {
     const { task_instances: failed } = await ask("GET", `${run}/taskInstances?state=failed`);
@@ -44,8 +51,8 @@
     const errors = (await ask("GET", log)).content.filter((each) => ["error", "critical"].includes(each.level));
     // What a task writes to standard error has this level as well: the exception comes first.
     const [raised] = errors.findLast((each) => each.error_detail?.length)?.error_detail ?? [];
-    const text = plain(raised ? raised.exc_value || raised.exc_type : errors.at(-1)?.event ?? "").replace(/\s+/g, " ").trim();
-    return text && { task, text: text.length > MAX_REASON ? `${text.slice(0, MAX_REASON)}…` : text };
+    const text = shorten(raised ? raised.exc_value || raised.exc_type : errors.at(-1)?.event ?? "");
+    return text && { task, text };
   };
 
   const INPUTS = {
