@@ -52,7 +52,7 @@
     // What a task writes to standard error has this level as well: the exception comes first.
     const [raised] = errors.findLast((each) => each.error_detail?.length)?.error_detail ?? [];
     const text = shorten(raised ? raised.exc_value || raised.exc_type : errors.at(-1)?.event ?? "");
-    return text && { task, text };
+    return text && { task, text, path: `/tasks/${encodeURIComponent(task)}${index < 0 ? "" : `/mapped/${index}`}` };
   };
 
   const INPUTS = {
@@ -171,7 +171,7 @@
     const tellReason = async (address, path) => {
       const reason = await readReason(address, operation.table).catch(() => null); // such as a log of others, or none
       if (!reason) return "Its log says why.";
-      const to = `${path}/tasks/${encodeURIComponent(reason.task)}`;
+      const to = path + reason.path;
       const link = element("a", { href: root.dataset.airflow + to, textContent: `Log of task ${reason.task}` });
       link.dataset.airflowPath = to;
       return element("span", {}, element("q", { textContent: reason.text }), " ", link, ".");
