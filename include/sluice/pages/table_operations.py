@@ -73,8 +73,8 @@ class TableOperations:
         elif verdict.word in ("late", "paused", "at risk", "new"):
             found = [self.unpause() or self.run_now()]
         elif verdict.word in ("blocked", "failed"):
-            found = [self.unpause() or self.run_now("Run again")]
-            if verdict.word == "blocked" and not verdict.by_expectation:
+            found = [self.unpause() or self.run_now()]
+            if verdict.word == "blocked" and not verdict.by_expectation and not verdict.decided:
                 found.append(self.publish_blocked())
         return [each for each in found if each]
 
@@ -95,12 +95,12 @@ class TableOperations:
             then=self.run_now(),
         )
 
-    def run_now(self, label: str = "Run now") -> Operation | None:
+    def run_now(self) -> Operation | None:
         """Start a run of the table's group."""
         text = f"The run reads what is new for all tables of group {self._table.group}, and tries again what failed."
-        title = f"{label}: {self._ingest}"
+        title = f"Run now: {self._ingest}"
         return self._start(
-            Operation(self._name, self._ingest, f"{label}…", title, [text], label, run="run", fields=[NOTE])
+            Operation(self._name, self._ingest, "Run now…", title, [text], "Run now", run="run", fields=[NOTE])
         )
 
     def publish_blocked(self) -> Operation | None:

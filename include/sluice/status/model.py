@@ -133,6 +133,8 @@ class LastError:
         open: whether the batch is still not published.
         runs: consecutive runs in which this batch was blocked or failed.
         exception: the class of the error, with its package.
+        decided_by: who decided to publish the blocked batch anyway; None if nobody has.
+        decided_at: when.
     """
 
     at: datetime
@@ -144,6 +146,8 @@ class LastError:
     open: bool
     runs: int = 1
     exception: str | None = None
+    decided_by: str | None = None
+    decided_at: datetime | None = None
 
     @classmethod
     def from_errors(cls, rows: Sequence[Self], published: int | None) -> Self:

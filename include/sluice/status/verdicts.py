@@ -72,6 +72,8 @@ class Verdict:
         dag: DAG of the run that was refused.
         runs: consecutive runs that failed.
         by_expectation: whether an expectation refused the batch: its rows are not in quarantine.
+        decided: whether an operator has decided already, and the next run shows the effect.
+        name: the state as pages show it, where it differs from that of the word.
     """
 
     word: str
@@ -84,11 +86,13 @@ class Verdict:
     run_id: str | None = None
     runs: int = 0
     by_expectation: bool = False
+    decided: bool = False
+    name: str = ""
 
     @property
     def label(self) -> str:
         """The state as pages show it."""
-        return label(self.word)
+        return self.name or label(self.word)
 
 
 def label(word: str) -> str:
@@ -201,6 +205,14 @@ def _risk_verdicts(risks: Iterable[RiskStatus]) -> Iterator[Verdict]:
 
 def _error_verdict(error: LastError, dag: str) -> Verdict:
     about = error.topic if error.batch is None else f"batch {error.batch} of {error.topic}"
+    if error.state == "blocked" and error.decided_by and error.decided_at:
+        why = (
+            f"{error.decided_by} decided at {utc_text(error.decided_at)} to publish {about} anyway. It waits for a run."
+        )
+        return Verdict(
+            "blocked", Tone.BAD, why, f"Start a run of DAG {dag}.", about=about, dag=dag, run_id=error.run_id,
+            decided=True, name="blocked, publishing decided",
+        )  # fmt: skip
     if error.state == "blocked":
         todo = "Fix the contract or the records; the next run retries the batch."
         return Verdict(

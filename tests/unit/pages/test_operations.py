@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,10 +17,11 @@ from sluice.pages.operations import Operation, Rights
 from sluice.pages.quarantine_summary import ErrorGroup, QuarantineSummary
 from sluice.pages.table_operations import TableOperations
 from sluice.status import verdicts
-from sluice.status.model import TableStatus, TopicStatus
+from sluice.status.model import LastError, TableStatus, TopicStatus
 
 pytestmark = pytest.mark.unit
 
+AT = datetime(2026, 11, 22, 6, 0, tzinfo=UTC)
 HOSTILE = "\"'><script>alert(1)</script>/../{{ 7*7 }}"
 EVERYTHING = Rights(lambda _: True, lambda _: True, lambda _: True)
 APART = TableDetail(quarantine=QuarantineSummary([ErrorGroup("misfit", "id", 3, {"t": {"0": [1, 9]}})]))
@@ -100,7 +102,7 @@ def test_a_run_of_a_paused_dag_would_wait_so_that_it_is_unpaused_first() -> None
 @pytest.mark.parametrize(
     ("word", "labels"),
     [
-        ("blocked", ["Run again…", "Publish anyway…"]), ("failed", ["Run again…"]), ("stopped", ["Skip lost offsets…"]),
+        ("blocked", ["Run now…", "Publish anyway…"]), ("failed", ["Run now…"]), ("stopped", ["Skip lost offsets…"]),
         ("late", ["Run now…"]), ("at risk", ["Run now…"]), ("new", ["Run now…"]), ("paused", ["Run now…"]),
         ("review", ["Review…"]),
         ("doubtful", []), ("backfill refused", []), ("unknown", []), ("reading", []), ("fresh", []),
@@ -110,7 +112,7 @@ def test_each_state_has_the_button_that_may_end_it(word: str, labels: list[str])
     assert word in verdicts.URGENCY
     verdict = verdicts.Verdict(word, verdicts.Tone.BAD, "why")
     assert [each.label for each in TableOperations(table(), EVERYTHING).for_verdict(verdict)] == labels
-    if labels[:1] in (["Run now…"], ["Run again…"]):
+    if labels[:1] == ["Run now…"]:
         paused = TableOperations(table(paused=True), EVERYTHING)
         assert [each.label for each in paused.for_verdict(verdict)] == [
             "Unpause…",
@@ -129,7 +131,15 @@ def test_an_operation_that_may_end_several_states_stands_once() -> None:
 
 def test_a_batch_that_an_expectation_blocked_is_not_published_by_a_button() -> None:
     verdict = verdicts.Verdict("blocked", verdicts.Tone.BAD, "why", by_expectation=True)
-    assert [each.label for each in TableOperations(table(), EVERYTHING).for_verdict(verdict)] == ["Run again…"]
+    assert [each.label for each in TableOperations(table(), EVERYTHING).for_verdict(verdict)] == ["Run now…"]
+
+
+def test_what_is_decided_already_has_no_second_button_but_the_run_that_it_waits_for() -> None:
+    error = LastError(AT, "blocked", "t", 3, "50 of 50 records", "run", open=True, decided_by="ann", decided_at=AT)
+    verdict, *_ = verdicts.list_verdicts(table(last_error=error))
+    assert (verdict.word, verdict.label) == ("blocked", "blocked, publishing decided")
+    assert verdict.why.startswith("ann decided at 2026-11-22 06:00:00 UTC to publish batch 3 of t anyway.")
+    assert [each.label for each in TableOperations(table(), EVERYTHING).for_verdict(verdict)] == ["Run now…"]
 
 
 def test_records_are_replayed_topic_by_topic_from_where_they_are() -> None:

@@ -163,6 +163,19 @@ def test_who_may_see_a_table_that_could_not_be_asked_is_told_by_its_contract_as_
     assert verdicts.worst_verdict(seen).word == "blocked"  # the ledger told of it
 
 
+def test_a_run_of_the_group_has_one_button() -> None:
+    for each in (table(), table(last_error=error("blocked")), late(paused=True)):
+        found = page("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None)
+        assert found.count(">Run now…</button>") == 1
+        assert found.count(">Unpause…</button>") == each.paused
+    decided = replace(error("blocked"), decided_by="ann", decided_at=NOW)
+    each = table(last_error=decided)
+    found = page("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None)
+    assert "ann decided at <time" in found and "Publish anyway…" not in found and "Start a run of DAG ingest_g" in found
+    assert found.count(">Run now…</button>") == 1
+    assert "Publish anyway…" not in page("tables.html", tables=[each])
+
+
 def test_a_table_whose_topic_is_not_there_was_told_of() -> None:
     each = table(exists=False, problems=["Kafka has no topic 't'."], topics=[TopicStatus("t")])
     assert [v.word for v in verdicts.list_verdicts(each)] == ["stopped", "new"]
