@@ -88,7 +88,7 @@ def tables_page(
     )
     rights = viewer.rights()
     return render_page(
-        request, "tables.html", known, beside=[past], here="tables", overview=overview,
+        request, "tables.html", known, beside=[past], here="tables", overview=overview, readable=readable,
         operations=lambda table: TableOperations(table, rights),
     )  # fmt: skip
 

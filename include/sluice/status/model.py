@@ -11,7 +11,7 @@ from sluice.batch import BATCH_SEQ, RUN_ID, STEP, Batch
 from sluice.errors import ContractError, SluiceError
 from sluice.offsets import OffsetRange
 from sluice.plan.risk import RiskStatus
-from sluice.status.open_work import OpenBatch, SliceStatus
+from sluice.status.open_work import IngestRun, OpenBatch, SliceStatus
 from sluice.status.redact import hide_names, redact_maintenance, without_paths
 
 KAFKA, CATALOG = "kafka", "catalog"
@@ -228,6 +228,8 @@ class TableStatus:
         as_of: the time of the values that are kept from an earlier status.
         paused: whether the DAG that ingests it is paused; only where Airflow can be asked.
         waits_for_pool: the pool without a free slot that a run of this DAG waits for; likewise.
+        run: the newest run of this DAG that has not ended; likewise.
+        failed_run: the last run of this DAG that ended, if it failed before any table had an outcome; likewise.
     """
 
     table: str
@@ -259,6 +261,8 @@ class TableStatus:
     as_of: datetime | None = None
     paused: bool = False
     waits_for_pool: str | None = None
+    run: IngestRun | None = None
+    failed_run: IngestRun | None = None
 
     @property
     def warnings(self) -> list[str]:

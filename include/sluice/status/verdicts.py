@@ -70,6 +70,7 @@ class Verdict:
         about: identifies it among verdicts of the same state while it lasts: the topic, with its batch if one was
             refused; the run of a backfill.
         dag: DAG of the run that was refused.
+        task: the task of that run which failed.
         runs: consecutive runs that failed.
         by_expectation: whether an expectation refused the batch: its rows are not in quarantine.
         decided: whether an operator has decided already, and the next run shows the effect.
@@ -84,6 +85,7 @@ class Verdict:
     about: str = ""
     dag: str = ""
     run_id: str | None = None
+    task: str | None = None
     runs: int = 0
     by_expectation: bool = False
     decided: bool = False
@@ -141,6 +143,7 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
     yield from (each for each in errors if each.word == "blocked")
     yield from islice(_problem_verdicts(table), MAX_TOPICS_LISTED)
     yield from (each for each in errors if each.word == "failed")
+    yield from _failed_run_verdicts(table, dag)
     if table.freshness_kept is False:
         yield Verdict("late", Tone.BAD, late_text(table), _next_step_of_late(table, dag))
     if table.schema:
@@ -176,6 +179,8 @@ def _next_step_of_late(table: TableStatus, dag: str) -> str:
         return f"DAG {dag} is paused: unpause it."
     if pool := table.waits_for_pool:
         return f"A run of DAG {dag} waits for a slot of pool {pool}: see what runs in it, or raise its slots."
+    if table.failed_run:
+        return f"The last run of DAG {dag} failed: fix its cause."
     return f"Check that DAG {dag} runs, and how long its batches take."
 
 
@@ -190,6 +195,17 @@ def _problem_verdicts(table: TableStatus) -> Iterator[Verdict]:
         yield Verdict(
             "stopped", Tone.BAD, problem, "Follow the next step in the message; the next run continues.", about=topic
         )
+
+
+def _failed_run_verdicts(table: TableStatus, dag: str) -> Iterator[Verdict]:
+    """The last run, if it failed before any table had an outcome: no ledger and no table knows of it."""
+    run = table.failed_run
+    if run is None or any(each.run_id == run.run_id for each in table.open_errors):
+        return
+    tries = f"{run.tries} {'try' if run.tries == 1 else 'tries'}"
+    at = f" at {utc_text(run.ended)}" if run.ended else ""
+    why = f"The last run of DAG {dag} failed{at}: task {run.task} failed after {tries}."
+    yield Verdict("failed", Tone.BAD, why, "See the log of the task.", dag=dag, run_id=run.run_id, task=run.task)
 
 
 def _risk_verdicts(risks: Iterable[RiskStatus]) -> Iterator[Verdict]:

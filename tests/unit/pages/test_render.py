@@ -46,7 +46,7 @@ from sluice.status.model import (
     TableStatus,
     TopicStatus,
 )
-from sluice.status.open_work import SliceStatus
+from sluice.status.open_work import IngestRun, SliceStatus
 from sluice.status.readiness import FRESHNESS, ReadinessCheck, with_current_freshness
 from sluice.status.timeline import TableAsOf
 from sluice.status.verdicts import Tone
@@ -174,6 +174,27 @@ def test_a_run_of_the_group_has_one_button() -> None:
     assert "ann decided at <time" in found and "Publish anyway…" not in found and "Start a run of DAG ingest_g" in found
     assert found.count(">Run now…</button>") == 1
     assert "Publish anyway…" not in page("tables.html", tables=[each])
+
+
+def test_a_run_that_failed_before_any_table_is_named_with_its_time_and_log() -> None:
+    failed = IngestRun("r1", "failed", NOW, NOW, "plan", 3)
+    each = table(failed_run=failed, run=IngestRun("r2", "queued", NOW))
+    (verdict, *_) = verdicts.list_verdicts(each)
+    assert (verdict.word, verdict.tone) == ("failed", Tone.BAD)
+    why = "The last run of DAG ingest_g failed at 2026-11-22 06:00:00 UTC: task plan failed after 3 tries."
+    assert verdict.why == why
+    for found in (
+        page("tables.html", tables=[each]),
+        page("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None),
+    ):
+        assert 'data-airflow-path="/dags/ingest_g/runs/r1/tasks/plan" href="#">Log</a>' in found
+        assert 'data-airflow-path="/dags/ingest_g/runs/r2" href="#">Run queued</a> since <time' in found
+    assert [v.todo for v in verdicts.list_verdicts(late(failed_run=failed)) if v.word == "late"] == [
+        "The last run of DAG ingest_g failed: fix its cause."
+    ]
+    told = replace(error(), run_id="r1")  # the ledger has this run's own reason
+    assert [v.why for v in verdicts.list_verdicts(table(failed_run=failed, last_error=told))][:1] == [told.error]
+    assert all(v.word != "failed" for v in [*verdicts.list_verdicts(table(failed_run=failed, last_error=told))][1:])
 
 
 def test_a_table_whose_topic_is_not_there_was_told_of() -> None:
