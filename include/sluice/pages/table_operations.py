@@ -67,7 +67,7 @@ class TableOperations:
         """The operations that may end a state of the table, the usual one first."""
         found: list[Operation | None] = []
         if verdict.word == "review":
-            found = [self.answer(APPROVE), self.answer(REJECT)] if self._review else [self.review()]
+            found = self._for_change()
         elif verdict.word == "stopped":
             found = [self.accept_gap()]
         elif verdict.word in ("late", "paused", "at risk", "new"):
@@ -77,6 +77,24 @@ class TableOperations:
             if verdict.word == "blocked" and not verdict.by_expectation and not verdict.decided:
                 found.append(self.publish_blocked())
         return [each for each in found if each]
+
+    def next_step(self, verdict: Verdict) -> str:
+        """The next step as the page of the table says it, by the names of its buttons."""
+        buttons = " or ".join(each.submit for each in self.for_verdict(verdict))
+        if verdict.word != "review" or not buttons or self._table.schema_state == "due":
+            return verdict.todo
+        if self._table.schema_state == "rejected":
+            back = "Approve" if self._review else "Review again, then Approve"
+            return f"Take the change out of the contract file. Or take the rejection back: {back}."
+        return f"{buttons} it." if self._review else "Review it, then approve or reject it here."
+
+    def _for_change(self) -> list[Operation | None]:
+        state = self._table.schema_state
+        if state == "due":
+            return [self.unpause() or self.run_now()]
+        if state not in ("open", "rejected"):
+            return []
+        return [self.answer(APPROVE), self.answer(REJECT)] if self._review else [self.review()]
 
     def unpause(self) -> Operation | None:
         """Unpause the DAG that ingests the table; None if it is not paused."""
@@ -243,7 +261,7 @@ class TableOperations:
             Operation(
                 self._name,
                 dag_ids.REVIEW_SCHEMA,
-                "Review…",
+                "Review again…" if self._table.schema_state == "rejected" else "Review…",
                 f"Review the contract change of {self._name}",
                 ["The run waits for an answer. Approve or reject the change on this page once it does."],
                 "Start the review",
@@ -258,13 +276,17 @@ class TableOperations:
         if not self._review or not self._rights.answer(dag_ids.REVIEW_SCHEMA):
             return None
         run = f"/api/v2/dags/{_quote(dag_ids.REVIEW_SCHEMA)}/dagRuns/{_quote(self._review)}"
+        text = {
+            REJECT: "The contract file keeps the change: take it out afterwards, or the table stays in the state "
+            '"schema change rejected". Approving the change takes the rejection back.'
+        }
         label = "Republish what was published since the review began, by the new contract"
         return Operation(
             self._name,
             dag_ids.REVIEW_SCHEMA,
             f"{option}…",
             f"{option} the contract change of {self._name}",
-            [],
+            [text[option]] if option in text else [],
             option,
             conf={"table": self._name},
             fields=[*([Field("republish", label, "flag", False)] if option == APPROVE else []), WHY],

@@ -15,7 +15,7 @@ from sluice.status.open_work import IngestRun, OpenBatch, SliceStatus
 from sluice.status.redact import hide_names, redact_maintenance, without_paths
 
 KAFKA, CATALOG = "kafka", "catalog"
-PLANNER_FIELDS = ("problems", "risks", "schema")  # fields of `TableStatus` that come from the planner
+PLANNER_FIELDS = ("problems", "risks", "schema", "schema_state")  # fields of `TableStatus` that come from the planner
 
 if TYPE_CHECKING:  # pages do not load PyIceberg to show a status
     from pyiceberg.table.metadata import TableMetadata
@@ -224,6 +224,7 @@ class TableStatus:
         problems: errors that stop the next run, or that kept the status from being read.
         risks: what may go wrong later.
         schema: the contract change that is due, under review, or rejected.
+        schema_state: `open` (under review), `rejected`, or `due`; None if nobody can do anything about it.
         unasked: the sources (`KAFKA`, `CATALOG`) that did not answer, or only in part.
         as_of: the time of the values that are kept from an earlier status.
         paused: whether the DAG that ingests it is paused; only where Airflow can be asked.
@@ -257,6 +258,7 @@ class TableStatus:
     problems: list[str] = field(default_factory=list)
     risks: list[RiskStatus] = field(default_factory=list)
     schema: str | None = None
+    schema_state: str | None = None
     unasked: list[str] = field(default_factory=list)
     as_of: datetime | None = None
     paused: bool = False

@@ -100,7 +100,7 @@ class StatusSources:
     maintained: dict[str, list[MaintenanceStatus]] = field(default_factory=dict)
     results: dict[str, list[quality_table.ExpectationResult]] = field(default_factory=dict)
     stops: dict[str, SluiceError] = field(default_factory=dict)
-    schemas: dict[str, str] = field(default_factory=dict)
+    schemas: dict[str, tuple[str, str | None]] = field(default_factory=dict)
     topic_errors: dict[str, SluiceError] = field(default_factory=dict)
     partial: bool = False
     unread_fields: list[str] = field(default_factory=list)
@@ -324,4 +324,6 @@ def _read_planner(
     found = plan.make_plan(groups, PlanInputs(contracts, catalog, client, inputs.ledger))
     inputs.stops |= found.stops
     inputs.warnings += found.warnings
-    inputs.schemas |= {name: line for name, each in found.pending_changes.items() if (line := each.summary())}
+    inputs.schemas |= {
+        name: (line, each.state) for name, each in found.pending_changes.items() if (line := each.summary())
+    }

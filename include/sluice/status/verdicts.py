@@ -43,6 +43,11 @@ _AT_RISK = {
     RiskKind.TIMESTAMPS: "Have the producer send milliseconds; message.timestamp.after.max.ms refuses others.",
     RiskKind.SCHEMA: "Ask the producers whether the field is gone for good, then change the contract.",
 }
+_NEXT_OF_CHANGE = {
+    "open": f"Approve or reject the change: on the table's page, or in DAG {dag_ids.REVIEW_SCHEMA}.",
+    "rejected": "Take the change out of the contract file, or take the rejection back: review it again and approve it.",
+    "due": "The next run applies it.",
+}
 _FAILED_CHECKS = (
     "Correct the records at their producer, or change the expectation in the contract. "
     "The state ends with the next batch that passes."
@@ -147,8 +152,11 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
     if table.freshness_kept is False:
         yield Verdict("late", Tone.BAD, late_text(table), _next_step_of_late(table, dag))
     if table.schema:
-        todo = f"Approve or reject the change in the DAG {dag_ids.REVIEW_SCHEMA}."
-        yield Verdict("review", Tone.WARN, table.schema, todo)
+        name = "schema change rejected" if table.schema_state == "rejected" else ""
+        todo = _NEXT_OF_CHANGE.get(
+            table.schema_state or "", "Correct the newest schema in the registry, or the contract."
+        )
+        yield Verdict("review", Tone.WARN, f"{table.schema.rstrip('.')}.", todo, name=name)
     for each in table.failed_expectations:
         more = f" And {len(each.failed) - 1} more." if each.failed[1:] else ""
         yield Verdict("doubtful", Tone.WARN, each.failed[0] + more, _FAILED_CHECKS, about=each.topic)

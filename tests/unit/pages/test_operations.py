@@ -104,7 +104,6 @@ def test_a_run_of_a_paused_dag_would_wait_so_that_it_is_unpaused_first() -> None
     [
         ("blocked", ["Run now…", "Publish anyway…"]), ("failed", ["Run now…"]), ("stopped", ["Skip lost offsets…"]),
         ("late", ["Run now…"]), ("at risk", ["Run now…"]), ("new", ["Run now…"]), ("paused", ["Run now…"]),
-        ("review", ["Review…"]),
         ("doubtful", []), ("backfill refused", []), ("unknown", []), ("reading", []), ("fresh", []),
     ],
 )  # fmt: skip
@@ -118,6 +117,37 @@ def test_each_state_has_the_button_that_may_end_it(word: str, labels: list[str])
             "Unpause…",
             *labels[1:],
         ]
+
+
+@pytest.mark.parametrize(
+    ("state", "review", "labels", "step"),
+    [
+        ("open", None, ["Review…"], "Review it, then approve or reject it here."),
+        ("open", "review__1", ["Approve…", "Reject…"], "Approve or Reject it."),
+        ("rejected", None, ["Review again…"], "Or take the rejection back: Review again, then Approve."),
+        ("rejected", "review__1", ["Approve…", "Reject…"], "Or take the rejection back: Approve."),
+        ("due", None, ["Run now…"], "The next run applies it."),
+        (None, None, [], ""),
+    ],
+)
+def test_a_contract_change_has_the_buttons_of_its_state(
+    state: str | None, review: str | None, labels: list[str], step: str
+) -> None:
+    each = table(schema="a change", schema_state=state)
+    verdict = next(verdicts.list_verdicts(each))
+    assert (verdict.word, verdict.label == "schema change rejected") == ("review", state == "rejected")
+    known = TableOperations(each, EVERYTHING, review)
+    assert [operation.label for operation in known.for_verdict(verdict)] == labels
+    assert known.next_step(verdict).endswith(step)
+    nobody = TableOperations(each, Rights(), review)
+    assert (nobody.for_verdict(verdict), nobody.next_step(verdict)) == ([], verdict.todo)
+
+
+def test_who_rejects_a_change_reads_beforehand_that_the_file_keeps_it() -> None:
+    known = TableOperations(table(schema_state="open"), EVERYTHING, "review__1")
+    reject, approve = known.answer("Reject"), known.answer("Approve")
+    assert reject and reject.text[0].startswith("The contract file keeps the change: take it out afterwards")
+    assert approve and approve.text == []
 
 
 def test_an_operation_that_may_end_several_states_stands_once() -> None:

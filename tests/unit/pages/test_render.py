@@ -197,6 +197,17 @@ def test_a_run_that_failed_before_any_table_is_named_with_its_time_and_log() -> 
     assert all(v.word != "failed" for v in [*verdicts.list_verdicts(table(failed_run=failed, last_error=told))][1:])
 
 
+def test_a_change_under_review_leads_to_the_change_and_to_the_question() -> None:
+    each = table(schema="under review: drops column s", schema_state="open")
+    assert '/tables/db.t#versions">See the change</a>' in page("tables.html", tables=[each])
+    found = page(
+        "table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None, review="r1",
+        operations=TableOperations(each, ANYTHING, "r1"),
+    )  # fmt: skip
+    assert 'href="#versions">See the change</a>' in found and "<strong>Approve or Reject it.</strong>" in found
+    assert "/dags/review_schema/runs/r1/tasks/decide/required_actions" in found
+
+
 def test_a_table_whose_topic_is_not_there_was_told_of() -> None:
     each = table(exists=False, problems=["Kafka has no topic 't'."], topics=[TopicStatus("t")])
     assert [v.word for v in verdicts.list_verdicts(each)] == ["stopped", "new"]
@@ -894,14 +905,17 @@ def test_a_table_says_all_that_is_wrong_with_it_and_leads_to_each_run() -> None:
 
 
 def test_a_review_that_waits_is_answered_here_and_no_other_is_advised() -> None:
-    each = table(schema="under review: drops the column a")
+    each = table(schema="under review: drops the column a", schema_state="open")
     values: dict[str, Any] = {"table": each, "verdicts": list(verdicts.list_verdicts(each)), "detail": None}
 
     def labels(text: str) -> list[str]:
         return [o["label"] for o in operations_of(text) if o["dag"] == "review_schema"]
 
     waits = page("table.html", **values, review="review__db.t__1_2")
-    assert '<a data-airflow-path="/dags/review_schema/runs/review__db.t__1_2" href="#">' in waits
+    assert (
+        '<a data-airflow-path="/dags/review_schema/runs/review__db.t__1_2/tasks/decide/required_actions" href="#">'
+        in waits
+    )
     assert labels(waits) == ["Approve…", "Reject…"]
     approve, reject = [o for o in operations_of(waits) if o["dag"] == "review_schema"]
     assert approve["path"] == reject["path"]
