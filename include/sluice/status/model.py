@@ -282,6 +282,19 @@ class TableStatus:
         return [each for each in (self.last_error, *self.further_errors) if each and each.open]
 
     @property
+    def within_target(self) -> bool | None:
+        """Whether the table is within its freshness target, as pages show it; None if it is not known.
+
+        A topic that resumes after a quiet day is far ahead of the table until the next run: no unread record is late.
+        But where no run publishes them, the table is as old as it looks.
+        """
+        target, now = self.freshness_promised_seconds, self.freshness_now_seconds
+        held_up = bool(self.open_errors or self.problems or self.paused or self.failed_run)
+        if self.freshness_kept and held_up and target is not None and now is not None and now > target:
+            return False
+        return self.freshness_kept
+
+    @property
     def failed_expectations(self) -> list[ExpectationsSummary]:
         """The expectations that failed in the last batch of each topic."""
         return [each for each in (self.expectations, *self.further_expectations) if each and each.failed]

@@ -197,6 +197,28 @@ def test_a_run_that_failed_before_any_table_is_named_with_its_time_and_log() -> 
     assert all(v.word != "failed" for v in [*verdicts.list_verdicts(table(failed_run=failed, last_error=told))][1:])
 
 
+@pytest.mark.parametrize(
+    ("changes", "tone", "figure", "card"),
+    [
+        # Its topic was quiet for hours: what is unread is minutes old, and the next run publishes it.
+        ({}, "good", "&lt; 60m", "100%"),
+        ({"last_error": error("blocked")}, "bad", "4h", "0%"),
+        ({"paused": True}, "bad", "4h", "0%"),
+        ({"failed_run": IngestRun("r", "failed", NOW, NOW, "plan", 1)}, "bad", "4h", "0%"),
+        ({"freshness_kept": False}, "bad", "4h", "0%"),
+    ],
+)
+def test_bar_figure_and_card_say_the_same_of_a_freshness(
+    changes: dict[str, Any], tone: str, figure: str, card: str
+) -> None:
+    given = {"freshness_kept": True, "freshness_now_seconds": 4 * 3600.0, "freshness_promised_seconds": 3600.0}
+    each = table(**{**given, **changes})
+    found = page("tables.html", tables=[each])
+    assert f'<svg class="gauge {tone}"' in found and f"<b>{card}</b> within the freshness target" in found
+    shown = page("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None)
+    assert all(f">{figure}" in text for text in (found, shown))
+
+
 def test_a_change_under_review_leads_to_the_change_and_to_the_question() -> None:
     each = table(schema="under review: drops column s", schema_state="open")
     assert '/tables/db.t#versions">See the change</a>' in page("tables.html", tables=[each])
