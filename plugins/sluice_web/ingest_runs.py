@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import and_, func, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from sluice_web.compat import DagRun, DagRunState, TaskInstance, TaskInstanceState, create_session
+from sluice_web.compat import DagModel, DagRun, DagRunState, TaskInstance, TaskInstanceState, create_session
 
 if TYPE_CHECKING:
     from sqlalchemy import Select
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 NEWEST_RUNS = 10_000  # of all DAGs of this Airflow: a DAG may have many thousands, and its last one has no index
 GOING_ON = (DagRunState.QUEUED, DagRunState.RUNNING)
+NO_SCHEDULE = "None"  # the summary of Airflow's NullTimetable
 SHARED_TASKS = ("plan", "ingest", "settle")
 
 
@@ -53,6 +54,16 @@ def read_last_runs(dags: Sequence[str]) -> LastRuns:
                 row.run_id, str(row.state), row.start_date, row.end_date, first.task_id, first.try_number
             )
     return found
+
+
+def read_unscheduled(dags: Sequence[str]) -> set[str]:
+    """Those of these DAGs that have no schedule; none if Airflow's database does not answer."""
+    wanted = select(DagModel.dag_id).where(DagModel.dag_id.in_(dags), DagModel.timetable_summary == NO_SCHEDULE)
+    try:
+        with create_session() as session:
+            return set(session.scalars(wanted))
+    except SQLAlchemyError:
+        return set()
 
 
 def _last_runs(dags: Sequence[str]) -> Select[Any]:

@@ -219,19 +219,17 @@ def _add_dag_states(status: Status) -> Status:
     dags = {t.group: ingest_dag(t.group) for t in status.tables}
     names = sorted({*dags.values()})
     paused, pools, runs = read_paused(names), read_full_pools(names), ingest_runs.read_last_runs(names)
-    changes = {
-        group: {
-            name: value
-            for name, value in (
-                ("paused", paused.get(dag, False)),
-                ("waits_for_pool", pools.get(dag)),
-                ("run", runs.going_on.get(dag)),
-                ("failed_run", runs.failed.get(dag)),
-            )
-            if value
+    unscheduled = ingest_runs.read_unscheduled(names)
+    changes: dict[str, dict[str, Any]] = {}
+    for group, dag in dags.items():
+        found = {
+            "paused": paused.get(dag),
+            "waits_for_pool": pools.get(dag),
+            "run": runs.going_on.get(dag),
+            "failed_run": runs.failed.get(dag),
         }
-        for group, dag in dags.items()
-    }
+        changes[group] = {name: value for name, value in found.items() if value}
+        changes[group] |= {"scheduled": False} if dag in unscheduled else {}
     tables = [replace(t, **changes[t.group]) if changes[t.group] else t for t in status.tables]
     return replace(status, tables=tables)
 

@@ -71,9 +71,9 @@ class TableOperations:
         elif verdict.word == "stopped":
             found = [self.accept_gap()]
         elif verdict.word in ("late", "paused", "at risk", "new"):
-            found = [self.unpause() or self.run_now()]
+            found = [self._run()]
         elif verdict.word in ("blocked", "failed"):
-            found = [self.unpause() or self.run_now()]
+            found = [self._run()]
             if verdict.word == "blocked" and not verdict.by_expectation and not verdict.decided:
                 found.append(self.publish_blocked())
         return [each for each in found if each]
@@ -91,21 +91,28 @@ class TableOperations:
     def _for_change(self) -> list[Operation | None]:
         state = self._table.schema_state
         if state == "due":
-            return [self.unpause() or self.run_now()]
+            return [self._run()]
         if state not in ("open", "rejected"):
             return []
         return [self.answer(APPROVE), self.answer(REJECT)] if self._review else [self.review()]
+
+    def _run(self) -> Operation | None:
+        """What gets the next run going: unpausing a DAG with a schedule, else starting a run, which unpauses it too."""
+        return (self.unpause() if self._table.scheduled else None) or self.run_now() or self.unpause()
 
     def unpause(self) -> Operation | None:
         """Unpause the DAG that ingests the table; None if it is not paused."""
         if not self._table.paused or not self._rights.edit(self._ingest):
             return None
+        text = f"Runs of its schedule start again, for all tables of group {self._table.group}."
+        if not self._table.scheduled:
+            text = "It has no schedule: it runs when somebody starts a run."
         return Operation(
             self._name,
             self._ingest,
             "Unpause…",
             f"Unpause {self._ingest}",
-            [f"Runs of its schedule start again, for all tables of group {self._table.group}."],
+            [text],
             "Unpause",
             method="PATCH",
             path=f"/api/v2/dags/{_quote(self._ingest)}?update_mask=is_paused",
@@ -140,7 +147,7 @@ class TableOperations:
                 dry_run=True,
                 run="publish_blocked",
                 outcome="The batch is not in the table yet: the next run publishes it.",
-                then=self.unpause() or self.run_now(),
+                then=self._run(),
             )
         )
 
@@ -231,7 +238,7 @@ class TableOperations:
                 dry_run=True,
                 run="rollback",
                 outcome="The next run publishes the batches that the dry run marks.",
-                then=self.unpause() or self.run_now(),
+                then=self._run(),
             )
         )
 
@@ -251,7 +258,7 @@ class TableOperations:
                 dry_run=True,
                 run="accept_gap",
                 outcome="The next run continues after the gap.",
-                then=self.unpause() or self.run_now(),
+                then=self._run(),
             )
         )
 

@@ -228,6 +228,7 @@ class TableStatus:
         unasked: the sources (`KAFKA`, `CATALOG`) that did not answer, or only in part.
         as_of: the time of the values that are kept from an earlier status.
         paused: whether the DAG that ingests it is paused; only where Airflow can be asked.
+        scheduled: whether that DAG has a schedule; True where Airflow can't be asked.
         waits_for_pool: the pool without a free slot that a run of this DAG waits for; likewise.
         run: the newest run of this DAG that has not ended; likewise.
         failed_run: the last run of this DAG that ended, if it failed before any table had an outcome; likewise.
@@ -262,6 +263,7 @@ class TableStatus:
     unasked: list[str] = field(default_factory=list)
     as_of: datetime | None = None
     paused: bool = False
+    scheduled: bool = True
     waits_for_pool: str | None = None
     run: IngestRun | None = None
     failed_run: IngestRun | None = None

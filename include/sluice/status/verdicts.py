@@ -163,7 +163,8 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
     yield from _risk_verdicts(table.risks)
     yield from _backfill_verdicts(table.slices)
     if table.paused:
-        yield Verdict("paused", Tone.WARN, f"DAG {dag} is paused: no run starts.", "Unpause the DAG.")
+        todo = "Unpause the DAG." if table.scheduled else "It has no schedule: start a run, which unpauses it first."
+        yield Verdict("paused", Tone.WARN, f"DAG {dag} is paused: no run starts.", todo)
     if table.unknown and (table.unasked or not table.problems):  # else the problems above are the answer
         todo = "See the error at the top of the page. The page retries automatically."
         last = f" Shown as of {utc_text(table.as_of)}." if table.as_of else ""
@@ -183,8 +184,10 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
 
 
 def _next_step_of_late(table: TableStatus, dag: str) -> str:
-    if table.paused:
+    if table.paused and table.scheduled:
         return f"DAG {dag} is paused: unpause it."
+    if not table.scheduled and not table.run:
+        return f"DAG {dag} has no schedule: start a run."
     if pool := table.waits_for_pool:
         return f"A run of DAG {dag} waits for a slot of pool {pool}: see what runs in it, or raise its slots."
     if table.failed_run:

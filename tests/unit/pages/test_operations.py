@@ -88,6 +88,25 @@ def test_a_dag_that_is_unpaused_is_offered_a_run_because_its_schedule_may_be_far
     )
 
 
+def test_a_paused_dag_without_a_schedule_needs_a_run_and_not_only_to_be_unpaused() -> None:
+    each = table(freshness_kept=False, paused=True, scheduled=False)
+    known = TableOperations(each, EVERYTHING)
+    told = [
+        (v.word, v.todo, [o.label for o in buttons]) for v, buttons in known.by_verdict(verdicts.list_verdicts(each))
+    ]
+    assert told == [
+        ("late", "DAG ingest_g has no schedule: start a run.", ["Run now…"]),
+        ("paused", "It has no schedule: start a run, which unpauses it first.", []),
+    ]
+    run, unpause = known.run_now(), known.unpause()
+    assert run and run.unpause and run.text[-1] == "DAG ingest_g is paused: it is unpaused first."
+    assert unpause and unpause.text == ["It has no schedule: it runs when somebody starts a run."]
+    scheduled = TableOperations(table(paused=True), EVERYTHING).unpause()
+    assert scheduled and scheduled.text == ["Runs of its schedule start again, for all tables of group g."]
+    only_edits = TableOperations(each, Rights(edit=lambda _: True))
+    assert [o.label for o in only_edits.for_verdict(verdicts.worst_verdict(each))] == ["Unpause…"]
+
+
 def test_a_run_of_a_paused_dag_would_wait_so_that_it_is_unpaused_first() -> None:
     paused = {"backfill": True}
     may, may_not = Rights(*[lambda _: True] * 3, paused), Rights(lambda _: True, paused=paused)

@@ -100,6 +100,7 @@ from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
+from airflow.timetables.simple import NullTimetable
 from airflow.utils.session import create_session
 from types import SimpleNamespace
 from fastapi import HTTPException
@@ -186,7 +187,9 @@ with create_session() as session:
         session.execute(DagModel.__table__.insert().values(
             dag_id=dag, is_paused=bool(paused), is_stale=bool(stale), bundle_name="dags", max_active_tasks=1,
             max_consecutive_failed_dag_runs=0, has_task_concurrency_limits=False, timetable_type="",
+            timetable_summary=NullTimetable().summary if dag == "maintain_a" else "0 * * * *",
         ))
+answers["unscheduled"] = [*ingest_runs.read_unscheduled(["maintain_a", "maintain_b", "maintain_none"])]
 answers["paused"] = reading.read_paused(["maintain_a", "maintain_b", "maintain_gone", "maintain_none"])
 with create_session() as session:
     for pool, slots in (("narrow", 1), ("wide", 5)):
@@ -353,6 +356,7 @@ def test_a_pool_that_airflow_does_not_have_is_an_error_of_its_groups(answers: di
 
 def test_a_dag_is_paused_or_not_or_airflow_does_not_know(answers: dict[str, Any]) -> None:
     assert answers["paused"] == {"maintain_a": True, "maintain_b": False}
+    assert answers["unscheduled"] == ["maintain_a"]
     assert answers["paused away"] == {}
 
 
