@@ -66,6 +66,19 @@ def read_unscheduled(dags: Sequence[str]) -> set[str]:
         return set()
 
 
+def find_gone_runs(runs: Iterable[str | None]) -> set[str]:
+    """Those of these runs that Airflow does not have: it deleted them, or a command started them.
+
+    None if Airflow's database does not answer.
+    """
+    asked = {run for run in runs if run}
+    try:
+        with create_session() as session:
+            return asked - set(session.scalars(select(DagRun.run_id).where(DagRun.run_id.in_(asked))))
+    except SQLAlchemyError:
+        return set()
+
+
 def _last_runs(dags: Sequence[str]) -> Select[Any]:
     newest = select(DagRun.id, DagRun.dag_id, DagRun.state).order_by(DagRun.id.desc()).limit(NEWEST_RUNS).subquery().c
     last = select(func.max(newest.id)).where(newest.dag_id.in_(dags)).group_by(newest.dag_id)

@@ -30,6 +30,7 @@ class IngestRun:
     Attributes:
         state: that of Airflow, such as `queued`.
         since: when it began, or was triggered if it has not begun.
+        ended: when it ended; None if it has not.
         task: the first task that failed; None if none did.
         tries: tries of that task.
     """

@@ -17,8 +17,8 @@ from sluice.status.text import awaited_problems, counted, late_text, utc_text
 
 # The most urgent state first.
 URGENCY = (
-    *("blocked", "stopped", "failed", "late", "review", "doubtful", "at risk", "backfill refused"),
-    *("paused", "unknown", "new", "reading", "fresh"),
+    *("blocked", "stopped", "failed", "late", "review", "at risk", "backfill refused", "paused"),
+    *("doubtful", "unknown", "new", "reading", "fresh"),
 )
 
 
@@ -49,7 +49,7 @@ _NEXT_OF_CHANGE = {
     "due": "The next run applies it.",
 }
 _FAILED_CHECKS = (
-    "Correct the records at their producer, or change the expectation in the contract. "
+    "Correct the records at their producer, or change the expectation in the contract: mostly allows a share to fail. "
     "The state ends with the next batch that passes."
 )
 
@@ -157,14 +157,14 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
             table.schema_state or "", "Correct the newest schema in the registry, or the contract."
         )
         yield Verdict("review", Tone.WARN, f"{table.schema.rstrip('.')}.", todo, name=name)
-    for each in table.failed_expectations:
-        more = f" And {len(each.failed) - 1} more." if each.failed[1:] else ""
-        yield Verdict("doubtful", Tone.WARN, each.failed[0] + more, _FAILED_CHECKS, about=each.topic)
     yield from _risk_verdicts(table.risks)
     yield from _backfill_verdicts(table.slices)
     if table.paused:
         todo = "Unpause the DAG." if table.scheduled else "It has no schedule: start a run, which unpauses it first."
         yield Verdict("paused", Tone.WARN, f"DAG {dag} is paused: no run starts.", todo)
+    for each in table.failed_expectations:  # its rows are published, or quarantined: what holds up records comes first
+        more = f" And {len(each.failed) - 1} more." if each.failed[1:] else ""
+        yield Verdict("doubtful", Tone.WARN, each.failed[0] + more, _FAILED_CHECKS, about=each.topic)
     if table.unknown and (table.unasked or not table.problems):  # else the problems above are the answer
         todo = "See the error at the top of the page. The page retries automatically."
         last = f" Shown as of {utc_text(table.as_of)}." if table.as_of else ""

@@ -81,6 +81,7 @@ def page(found: detail.TableDetail, **changes: Any) -> str:
         errors=[], readiness=found.readiness, past=Reading(), hours=24,
         ranges=RANGES, max_groups=9, max_gaps=9, table=table, detail=found,
         verdicts=list(verdicts.list_verdicts(table)), reports=False, readable=(), review=None, runs=(), charts=None,
+        gone_runs=(),
         operations=TableOperations(table, Rights()),
     )  # fmt: skip
 

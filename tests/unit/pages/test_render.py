@@ -46,7 +46,7 @@ from sluice.status.model import (
     TableStatus,
     TopicStatus,
 )
-from sluice.status.open_work import IngestRun, SliceStatus
+from sluice.status.open_work import IngestRun, OpenBatch, SliceStatus
 from sluice.status.readiness import FRESHNESS, ReadinessCheck, with_current_freshness
 from sluice.status.timeline import TableAsOf
 from sluice.status.verdicts import Tone
@@ -60,6 +60,9 @@ HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}</t
 
 ANYTHING = Rights(lambda _: True, lambda _: True, lambda _: True)
 """Of a viewer who may do everything; no DAG is paused."""
+
+
+FAILED_CHECK = ExpectationsSummary("t", 3, NOW, 1, 0, ["warn: 3 of 5 rows fail"])
 
 
 def table(**changes: Any) -> TableStatus:
@@ -86,7 +89,9 @@ def late(**changes: Any) -> TableStatus:
         (replace(table(), topics=[TopicStatus("t")]), "unknown", Tone.UNKNOWN),
         (table(risks=[RiskStatus("unread", "t", "Kafka deletes it soon")]), "at risk", Tone.WARN),
         (table(schema="a change waits"), "review", Tone.WARN),
-        (table(expectations=ExpectationsSummary("t", 3, NOW, 1, 0, ["warn: 3 of 5 rows fail"])), "doubtful", Tone.WARN),
+        (table(expectations=FAILED_CHECK), "doubtful", Tone.WARN),
+        (table(expectations=FAILED_CHECK, paused=True), "paused", Tone.WARN),
+        (table(expectations=FAILED_CHECK, risks=[RiskStatus("unread", "t", "soon")]), "at risk", Tone.WARN),
         (table(slices=[SliceStatus("t", -1, "blocked", {}, NOW, "r", "no", None)]), "backfill refused", Tone.WARN),
         (table(paused=True), "paused", Tone.WARN),  # never green
         (late(paused=True), "late", Tone.BAD),
@@ -217,6 +222,35 @@ def test_bar_figure_and_card_say_the_same_of_a_freshness(
     assert f'<svg class="gauge {tone}"' in found and f"<b>{card}</b> within the freshness target" in found
     shown = page("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None)
     assert all(f">{figure}" in text for text in (found, shown))
+
+
+def test_a_batch_that_is_not_published_is_among_the_batches() -> None:
+    waiting = [
+        OpenBatch("t", 3, "staged", {0: OffsetRange(5, 9)}),
+        OpenBatch("t", 4, "planned", {0: OffsetRange(9, 12)}),
+    ]
+    each = table(last_error=error("blocked"), open_batches=waiting)
+    found = page("table.html", table=each, verdicts=[verdicts.worst_verdict(each)], detail=detail.TableDetail())
+    assert "Batch 3 of t is staged, and not published: blocked. Offsets 0: [5, 9)." in found
+    assert "Batch 4 of t is planned, and not staged yet. Offsets 0: [9, 12)." in found
+
+
+def test_a_run_that_airflow_does_not_have_is_no_link() -> None:
+    batches = [
+        detail.PublishedBatch("t", n, {}, "publish", n, NOW, run, 1, 0, 1)
+        for n, run in enumerate(("scheduled__1", "scheduled__gone", "command__2026"))
+    ]
+    found = page(
+        "table.html", table=table(), verdicts=[verdicts.worst_verdict(table())],
+        gone_runs={"scheduled__gone", "command__2026"}, detail=detail.TableDetail(batches=batches),
+    )  # fmt: skip
+    assert re.findall(r'data-airflow-path="/dags/ingest_g/runs/([^"]*)"', found) == ["scheduled__1"]
+    assert re.findall(r"quality\?[^\"]*run_id=([^&\"]*)", found) == ["scheduled__1"]
+    assert all(run in found for run in ("scheduled__gone", "command__2026"))
+    refused = page("table.html", table=table(), verdicts=[replace(verdicts.worst_verdict(table(last_error=error())),
+                   run_id="command__2026")], detail=None)  # fmt: skip
+    assert "command__2026" not in re.findall(r"/runs/[^\"]*", refused)
+    assert "runs/command__" not in refused
 
 
 def test_a_change_under_review_leads_to_the_change_and_to_the_question() -> None:
@@ -461,7 +495,7 @@ def test_failing_checks_say_what_is_expected_and_what_to_do() -> None:
         detail.TableDetail(trends=trends.group_results([tolerant]))
     ).replace("</b>", "")
     assert "And 2 more." in words and "of_u" not in words
-    assert "Correct the records at their producer, or change the expectation in the contract." in words
+    assert "Correct the records at their producer, or change the expectation in the contract: mostly allows" in words
     links = [("#quality", "Failed expectations"), ("#rejected", "Quarantined records"), ("#versions", "Contract")]
     assert re.findall('<a href="(#.*?)">(.*?)</a>', told) == links
     # Before the results were read the status says it.
@@ -746,6 +780,7 @@ def page(template: str, **values: Any) -> str:
             "reports": False,
             "details": {},
             "review": None,
+            "gone_runs": (),
             "runs": (),
             "charts": None,
             "past": Reading(),

@@ -205,6 +205,7 @@ with create_session() as session:
             try_number=1, pool_slots=1,
         ))
 answers["full pools"] = reading.read_full_pools([f"ingest_p{{n}}" for n in range(4)])
+answers["gone"] = sorted(ingest_runs.find_gone_runs(["of some", "never", None, "command__1"]))
 names = ["ingest_planless", "ingest_settled", "ingest_cured", "ingest_none"]
 last = ingest_runs.read_last_runs(names)
 answers["last runs"] = [
@@ -332,6 +333,10 @@ def test_the_last_run_of_a_group_counts_if_it_failed_before_any_table_had_an_out
     assert failed == {"ingest_planless": ["last", "failed", "plan", 3]}
     assert seen == ["waits", "last"]
     assert away == [{}, {}]
+
+
+def test_runs_that_airflow_does_not_have_are_known(answers: dict[str, Any]) -> None:
+    assert answers["gone"] == ["command__1", "never"]
 
 
 def test_a_run_is_found_among_readable_dags_only(answers: dict[str, Any]) -> None:
