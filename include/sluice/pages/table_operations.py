@@ -72,9 +72,11 @@ class TableOperations:
             found = [self.accept_gap()]
         elif verdict.word in ("late", "paused", "at risk", "new"):
             found = [self._run()]
+        elif verdict.decided:
+            found = [] if self._table.run else [self._run()]
         elif verdict.word in ("blocked", "failed"):
             found = [self._run()]
-            if verdict.word == "blocked" and not verdict.by_expectation and not verdict.decided:
+            if verdict.word == "blocked" and not verdict.by_expectation:
                 found.append(self.publish_blocked())
         return [each for each in found if each]
 
@@ -285,7 +287,7 @@ class TableOperations:
         run = f"/api/v2/dags/{_quote(dag_ids.REVIEW_SCHEMA)}/dagRuns/{_quote(self._review)}"
         text = {
             REJECT: "The contract file keeps the change: take it out afterwards, or the table stays in the state "
-            '"schema change rejected". Approving the change takes the rejection back.'
+            '"change rejected". Approving the change takes the rejection back.'
         }
         label = "Republish what was published since the review began, by the new contract"
         return Operation(

@@ -12,7 +12,7 @@ from sluice import dag_ids
 from sluice.ledger.error_causes import EXPECTATIONS_FAILED
 from sluice.plan.risk import RiskKind, RiskStatus
 from sluice.status.model import LastError, TableStatus
-from sluice.status.open_work import SliceStatus
+from sluice.status.open_work import IngestRun, SliceStatus
 from sluice.status.text import awaited_problems, counted, late_text, utc_text
 
 # The most urgent state first.
@@ -144,7 +144,7 @@ def worst_verdict(table: TableStatus) -> Verdict:
 def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
     """List all states of a table, the most urgent first."""
     dag = dag_ids.ingest_dag(table.group)
-    errors = [_error_verdict(each, dag) for each in table.open_errors]
+    errors = [_error_verdict(each, dag, table.run) for each in table.open_errors]
     yield from (each for each in errors if each.word == "blocked")
     yield from islice(_problem_verdicts(table), MAX_TOPICS_LISTED)
     yield from (each for each in errors if each.word == "failed")
@@ -152,7 +152,7 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
     if table.freshness_kept is False:
         yield Verdict("late", Tone.BAD, late_text(table), _next_step_of_late(table, dag))
     if table.schema:
-        name = "schema change rejected" if table.schema_state == "rejected" else ""
+        name = "change rejected" if table.schema_state == "rejected" else ""
         todo = _NEXT_OF_CHANGE.get(
             table.schema_state or "", "Correct the newest schema in the registry, or the contract."
         )
@@ -230,15 +230,16 @@ def _risk_verdicts(risks: Iterable[RiskStatus]) -> Iterator[Verdict]:
             yield Verdict("at risk", Tone.WARN, why, _AT_RISK[RiskKind(kind)], kind, about=topic)
 
 
-def _error_verdict(error: LastError, dag: str) -> Verdict:
+def _error_verdict(error: LastError, dag: str, run: IngestRun | None) -> Verdict:
     about = error.topic if error.batch is None else f"batch {error.batch} of {error.topic}"
     if error.state == "blocked" and error.decided_by and error.decided_at:
         why = (
             f"{error.decided_by} decided at {utc_text(error.decided_at)} to publish {about} anyway. It waits for a run."
         )
+        todo = "A run is under way." if run else f"Start a run of DAG {dag}."
         return Verdict(
-            "blocked", Tone.BAD, why, f"Start a run of DAG {dag}.", about=about, dag=dag, run_id=error.run_id,
-            decided=True, name="blocked, publishing decided",
+            "blocked", Tone.BAD, why, todo, about=about, dag=dag, run_id=error.run_id,
+            decided=True, name="publish decided",
         )  # fmt: skip
     if error.state == "blocked":
         todo = "Fix the contract or the records; the next run retries the batch."

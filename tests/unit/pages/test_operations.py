@@ -18,6 +18,7 @@ from sluice.pages.quarantine_summary import ErrorGroup, QuarantineSummary
 from sluice.pages.table_operations import TableOperations
 from sluice.status import verdicts
 from sluice.status.model import LastError, TableStatus, TopicStatus
+from sluice.status.open_work import IngestRun
 
 pytestmark = pytest.mark.unit
 
@@ -154,7 +155,7 @@ def test_a_contract_change_has_the_buttons_of_its_state(
 ) -> None:
     each = table(schema="a change", schema_state=state)
     verdict = next(verdicts.list_verdicts(each))
-    assert (verdict.word, verdict.label == "schema change rejected") == ("review", state == "rejected")
+    assert (verdict.word, verdict.label == "change rejected") == ("review", state == "rejected")
     known = TableOperations(each, EVERYTHING, review)
     assert [operation.label for operation in known.for_verdict(verdict)] == labels
     assert known.next_step(verdict).endswith(step)
@@ -186,9 +187,12 @@ def test_a_batch_that_an_expectation_blocked_is_not_published_by_a_button() -> N
 def test_what_is_decided_already_has_no_second_button_but_the_run_that_it_waits_for() -> None:
     error = LastError(AT, "blocked", "t", 3, "50 of 50 records", "run", open=True, decided_by="ann", decided_at=AT)
     verdict, *_ = verdicts.list_verdicts(table(last_error=error))
-    assert (verdict.word, verdict.label) == ("blocked", "blocked, publishing decided")
+    assert (verdict.word, verdict.label) == ("blocked", "publish decided")
     assert verdict.why.startswith("ann decided at 2026-11-22 06:00:00 UTC to publish batch 3 of t anyway.")
     assert [each.label for each in TableOperations(table(), EVERYTHING).for_verdict(verdict)] == ["Run now…"]
+    under_way = table(last_error=error, run=IngestRun("r", "running", AT))
+    verdict = verdicts.worst_verdict(under_way)
+    assert (verdict.todo, TableOperations(under_way, EVERYTHING).for_verdict(verdict)) == ("A run is under way.", [])
 
 
 def test_records_are_replayed_topic_by_topic_from_where_they_are() -> None:
