@@ -61,7 +61,8 @@ class Review:
         """The review as text, one line each."""
         change = self.change
         since = f", since {self.opened.at:%Y-%m-%d %H:%M} UTC" if self.opened else ""
-        out = [f"{change.table}: version {change.version + 1} of its contract is under review{since}"]
+        state = f"was rejected{change.answer_text}" if change.review == "rejected" else f"is under review{since}"
+        out = [f"{change.table}: version {change.version + 1} of its contract {state}"]
         out += [f"change    {each.description} ({each.kind})" for each in change.changes]
         out += [f"ignored   {each.description} ({each.kind})" for each in change.ignored]
         for topic, ranges in self.ranges.items():
@@ -170,6 +171,8 @@ def answer_review(
         RefusedError: as `evolve.decide`; or republishing is not possible, and then nothing was decided.
     """
     file = contracts.table(name)
+    if not decision.approve and evolve.load_review(catalog, file, include_rejected=True).review == "rejected":
+        return ReviewResult([f"{name}: it stays rejected. Take the change out of the contract file."])
     if decision.approve and republish:  # refused before anything is decided
         reviewed = evolve.load_review(catalog, file, include_rejected=True)
         _plan_republish(catalog, contracts, file, evolve.find_review_row(catalog, reviewed))
@@ -177,6 +180,7 @@ def answer_review(
     opened = evolve.find_review_row(catalog, change)
     if not decision.approve:
         out = [f"{name}: rejected. The table stays at version {change.version} of its contract."]
+        out.append("Take the change out of the contract file. Approving it takes the rejection back.")
         return ReviewResult(out + _annotate_quarantine(catalog, change, opened))
     out = [f"{name}: approved, and changed to version {change.version + 1} of its contract."]
     if republish and (found := _plan_republish(catalog, contracts, file, opened)):

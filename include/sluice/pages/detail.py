@@ -102,7 +102,8 @@ class TableDetail:
             by topic and partition. Topics without a time limit are left out. None if Kafka did not answer.
         contract: non-default settings of the active contract, as YAML.
         version: version of the active contract; None without a table, or if it records none.
-        difference: how the contract file differs, and when that takes effect.
+        difference: whether the contract file differs, and when that takes effect.
+        changes: how it differs, a line each.
         auto: whether the columns come from the schema registry.
         keeps_raw: whether quarantined records can be replayed from the quarantine.
         shows_values: whether its newest records have their keys and values.
@@ -120,6 +121,7 @@ class TableDetail:
     contract: str = ""
     version: int | None = None
     difference: str = ""
+    changes: Sequence[str] = ()
     auto: bool = False
     keeps_raw: bool = True
     shows_values: bool = False
@@ -184,6 +186,7 @@ def _read(
         active.text,
         active.version,
         active.difference,
+        active.changes,
         contract.auto is not None,
         keeps_raw,
         shows_values,

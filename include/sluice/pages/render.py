@@ -24,7 +24,6 @@ from sluice.status.text import duration
 
 if TYPE_CHECKING:
     from sluice.status.activity import BatchEnd
-    from sluice.status.verdicts import Verdict
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC)", re.ASCII)  # the format of `utc_text`
 _CODE = re.compile(r"`([^`]+)`")
@@ -106,12 +105,6 @@ def _link_dag(found: re.Match[str]) -> str:
     if dag not in (*dag_ids.OPERATOR_DAGS, *dag_ids.MAINTENANCE_DAGS) and not dag.startswith(dag_ids.ingest_dag("")):
         return found[0]
     return f'DAG <a data-airflow-path="/dags/{quote(dag, safe="")}" href="#">{dag}</a>'
-
-
-def next_step(verdict: Verdict) -> str:
-    """What to do about a state, the same on every page: buttons do what the longer advice of a blocked batch says."""
-    _, _, advice = verdict.why.partition(" Next step: ")
-    return verdict.todo if verdict.word == "blocked" and verdict.todo else advice or verdict.todo
 
 
 def _parse_time(part: str) -> Markup:
@@ -220,7 +213,6 @@ _ENVIRONMENT.filters |= {
     "utc": text.utc_text,
     "times": with_time_elements,
     "links": with_links,
-    "next_step": next_step,
     "sentence": lambda text: text if str(text).rstrip().endswith((".", "]", "…", "...")) or not text else text + ".",
     "number": format_number,
     "figure": format_figure,

@@ -179,7 +179,7 @@ class Card:
 
 SHOWN: Mapping[str, Callable[[Row], bool]] = {
     "attention": lambda row: row.needs_attention,
-    "stale": lambda row: row.table.freshness_kept is False,
+    "stale": lambda row: row.table.within_target is False,
     "publishing": lambda row: row.activity.published > 0,
     "quarantined": lambda row: row.activity.quarantined > 0,
     "checks": lambda row: row.failed_checks > 0,
@@ -259,7 +259,7 @@ class Overview:
         return Card("attention", f"{found.needing:,}", label, ", ".join(parts), tone)
 
     def _freshness(self) -> Card:
-        kept = [row.table.freshness_kept for row in self.every if row.table.freshness_kept is not None]
+        kept = [within for row in self.every if (within := row.table.within_target) is not None]
         label = "within the freshness target"
         if not kept:
             targets = any(row.table.freshness_promised_seconds is not None for row in self.every)

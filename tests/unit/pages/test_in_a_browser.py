@@ -122,7 +122,9 @@ def test_the_dialog_of_a_run_that_failed_has_the_error_of_its_first_failed_task(
     expect(status).to_contain_text(f"has failed. {says}")
     assert len(status.locator("q").inner_text()) <= 501 and status.locator("img").count() == 0
     href = dialog.get_by_role("link", name="Log of task publish").get_attribute("href") or ""
-    assert href.startswith("/dags/publish_blocked/runs/publish_blocked__db.t__") and href.endswith("/tasks/publish/mapped/2")
+    assert href.startswith("/dags/publish_blocked/runs/publish_blocked__db.t__") and href.endswith(
+        "/tasks/publish/mapped/2"
+    )
     assert sent == ["POST /api/v2/dags/publish_blocked/dagRuns"]
     page.close()
 

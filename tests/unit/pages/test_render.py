@@ -46,7 +46,7 @@ from sluice.status.model import (
     TableStatus,
     TopicStatus,
 )
-from sluice.status.open_work import SliceStatus
+from sluice.status.open_work import IngestRun, OpenBatch, SliceStatus
 from sluice.status.readiness import FRESHNESS, ReadinessCheck, with_current_freshness
 from sluice.status.timeline import TableAsOf
 from sluice.status.verdicts import Tone
@@ -60,6 +60,9 @@ HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}</t
 
 ANYTHING = Rights(lambda _: True, lambda _: True, lambda _: True)
 """Of a viewer who may do everything; no DAG is paused."""
+
+
+FAILED_CHECK = ExpectationsSummary("t", 3, NOW, 1, 0, ["warn: 3 of 5 rows fail"])
 
 
 def table(**changes: Any) -> TableStatus:
@@ -86,7 +89,9 @@ def late(**changes: Any) -> TableStatus:
         (replace(table(), topics=[TopicStatus("t")]), "unknown", Tone.UNKNOWN),
         (table(risks=[RiskStatus("unread", "t", "Kafka deletes it soon")]), "at risk", Tone.WARN),
         (table(schema="a change waits"), "review", Tone.WARN),
-        (table(expectations=ExpectationsSummary("t", 3, NOW, 1, 0, ["warn: 3 of 5 rows fail"])), "doubtful", Tone.WARN),
+        (table(expectations=FAILED_CHECK), "doubtful", Tone.WARN),
+        (table(expectations=FAILED_CHECK, paused=True), "paused", Tone.WARN),
+        (table(expectations=FAILED_CHECK, risks=[RiskStatus("unread", "t", "soon")]), "at risk", Tone.WARN),
         (table(slices=[SliceStatus("t", -1, "blocked", {}, NOW, "r", "no", None)]), "backfill refused", Tone.WARN),
         (table(paused=True), "paused", Tone.WARN),  # never green
         (late(paused=True), "late", Tone.BAD),
@@ -161,6 +166,102 @@ def test_who_may_see_a_table_that_could_not_be_asked_is_told_by_its_contract_as_
     (seen,) = found.filter_groups(lambda group: group == "secret").tables
     assert (seen.group, seen.mode, seen.owner, seen.quarantined, seen.as_of) == ("secret", "upsert", "you", 5, NOW)
     assert verdicts.worst_verdict(seen).word == "blocked"  # the ledger told of it
+
+
+def test_a_run_of_the_group_has_one_button() -> None:
+    for each in (table(), table(last_error=error("blocked")), late(paused=True)):
+        found = page("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None)
+        assert found.count(">Run now…</button>") == 1
+        assert found.count(">Unpause…</button>") == each.paused
+    decided = replace(error("blocked"), decided_by="ann", decided_at=NOW)
+    each = table(last_error=decided)
+    found = page("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None)
+    assert "ann decided at <time" in found and "Publish anyway…" not in found and "Start a run of DAG <a" in found
+    assert found.count(">Run now…</button>") == 1
+    assert "Publish anyway…" not in page("tables.html", tables=[each])
+
+
+def test_a_run_that_failed_before_any_table_is_named_with_its_time_and_log() -> None:
+    failed = IngestRun("r1", "failed", NOW, NOW, "plan", 3)
+    each = table(failed_run=failed, run=IngestRun("r2", "queued", NOW))
+    (verdict, *_) = verdicts.list_verdicts(each)
+    assert (verdict.word, verdict.tone) == ("failed", Tone.BAD)
+    why = "The last run of DAG ingest_g failed at 2026-11-22 06:00:00 UTC: task plan failed after 3 tries."
+    assert verdict.why == why
+    for found in (
+        page("tables.html", tables=[each]),
+        page("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None),
+    ):
+        assert 'data-airflow-path="/dags/ingest_g/runs/r1/tasks/plan" href="#">Log</a>' in found
+        assert 'data-airflow-path="/dags/ingest_g/runs/r2" href="#">Run queued</a> since <time' in found
+    assert [v.todo for v in verdicts.list_verdicts(late(failed_run=failed)) if v.word == "late"] == [
+        "The last run of DAG ingest_g failed: fix its cause."
+    ]
+    told = replace(error(), run_id="r1")  # the ledger has this run's own reason
+    assert [v.why for v in verdicts.list_verdicts(table(failed_run=failed, last_error=told))][:1] == [told.error]
+    assert all(v.word != "failed" for v in [*verdicts.list_verdicts(table(failed_run=failed, last_error=told))][1:])
+
+
+@pytest.mark.parametrize(
+    ("changes", "tone", "figure", "card"),
+    [
+        # Its topic was quiet for hours: what is unread is minutes old, and the next run publishes it.
+        ({}, "good", "&lt; 60m", "100%"),
+        ({"last_error": error("blocked")}, "bad", "4h", "0%"),
+        ({"paused": True}, "bad", "4h", "0%"),
+        ({"failed_run": IngestRun("r", "failed", NOW, NOW, "plan", 1)}, "bad", "4h", "0%"),
+        ({"freshness_kept": False}, "bad", "4h", "0%"),
+    ],
+)
+def test_bar_figure_and_card_say_the_same_of_a_freshness(
+    changes: dict[str, Any], tone: str, figure: str, card: str
+) -> None:
+    given = {"freshness_kept": True, "freshness_now_seconds": 4 * 3600.0, "freshness_promised_seconds": 3600.0}
+    each = table(**{**given, **changes})
+    found = page("tables.html", tables=[each])
+    assert f'<svg class="gauge {tone}"' in found and f"<b>{card}</b> within the freshness target" in found
+    shown = page("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None)
+    assert all(f">{figure}" in text for text in (found, shown))
+
+
+def test_a_batch_that_is_not_published_is_among_the_batches() -> None:
+    waiting = [
+        OpenBatch("t", 3, "staged", {0: OffsetRange(5, 9)}),
+        OpenBatch("t", 4, "planned", {0: OffsetRange(9, 12)}),
+    ]
+    each = table(last_error=error("blocked"), open_batches=waiting)
+    found = page("table.html", table=each, verdicts=[verdicts.worst_verdict(each)], detail=detail.TableDetail())
+    assert "Batch 3 of t is staged, and not published: blocked. Offsets: partition 0: 5 to 8." in found
+    assert "Batch 4 of t is planned, and not staged yet. Offsets 0: [9, 12)." in found
+
+
+def test_a_run_that_airflow_does_not_have_is_no_link() -> None:
+    batches = [
+        detail.PublishedBatch("t", n, {}, "publish", n, NOW, run, 1, 0, 1)
+        for n, run in enumerate(("scheduled__1", "scheduled__gone", "command__2026"))
+    ]
+    found = page(
+        "table.html", table=table(), verdicts=[verdicts.worst_verdict(table())],
+        gone_runs={"scheduled__gone", "command__2026"}, detail=detail.TableDetail(batches=batches),
+    )  # fmt: skip
+    assert re.findall(r'data-airflow-path="/dags/ingest_g/runs/([^"]*)"', found) == ["scheduled__1"]
+    assert re.findall(r"quality\?[^\"]*run_id=([^&\"]*)", found) == ["scheduled__1"]
+    assert all(run in found for run in ("scheduled__gone", "command__2026"))
+    refused = page("table.html", table=table(), verdicts=[replace(verdicts.worst_verdict(table(last_error=error())),
+                   run_id="command__2026")], detail=None)  # fmt: skip
+    assert "command__2026" not in re.findall(r"/runs/[^\"]*", refused)
+    assert "runs/command__" not in refused
+
+
+def test_a_change_under_review_leads_to_the_change_and_to_the_question() -> None:
+    each = table(schema="under review: drops column s", schema_state="open")
+    assert '/tables/db.t#versions">See the change</a>' in page("tables.html", tables=[each])
+    found = page(
+        "table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None, review="r1",
+        operations=TableOperations(each, ANYTHING, "r1"),
+    )  # fmt: skip
+    assert 'href="#versions">See the change</a>' in found and "<strong>Approve or Reject it.</strong>" in found
+    assert "/dags/review_schema/runs/r1/tasks/decide/required_actions" in found
 
 
 def test_a_table_whose_topic_is_not_there_was_told_of() -> None:
@@ -397,7 +498,7 @@ def test_failing_checks_say_what_is_expected_and_what_to_do() -> None:
         detail.TableDetail(trends=trends.group_results([tolerant]))
     ).replace("</b>", "")
     assert "And 2 more." in words and "of_u" not in words
-    assert "Correct the records at their producer, or change the expectation in the contract." in words
+    assert "Correct the records at their producer, or change the expectation in the contract: mostly allows" in words
     links = [("#quality", "Failed expectations"), ("#rejected", "Quarantined records"), ("#versions", "Contract")]
     assert re.findall('<a href="(#.*?)">(.*?)</a>', told) == links
     # Before the results were read the status says it.
@@ -715,6 +816,7 @@ def page(template: str, **values: Any) -> str:
             "reports": False,
             "details": {},
             "review": None,
+            "gone_runs": (),
             "runs": (),
             "charts": None,
             "past": Reading(),
@@ -896,14 +998,17 @@ def test_a_table_says_all_that_is_wrong_with_it_and_leads_to_each_run() -> None:
 
 
 def test_a_review_that_waits_is_answered_here_and_no_other_is_advised() -> None:
-    each = table(schema="under review: drops the column a")
+    each = table(schema="under review: drops the column a", schema_state="open")
     values: dict[str, Any] = {"table": each, "verdicts": list(verdicts.list_verdicts(each)), "detail": None}
 
     def labels(text: str) -> list[str]:
         return [o["label"] for o in operations_of(text) if o["dag"] == "review_schema"]
 
     waits = page("table.html", **values, review="review__db.t__1_2")
-    assert '<a data-airflow-path="/dags/review_schema/runs/review__db.t__1_2" href="#">' in waits
+    assert (
+        '<a data-airflow-path="/dags/review_schema/runs/review__db.t__1_2/tasks/decide/required_actions" href="#">'
+        in waits
+    )
     assert labels(waits) == ["Approve…", "Reject…"]
     approve, reject = [o for o in operations_of(waits) if o["dag"] == "review_schema"]
     assert approve["path"] == reject["path"]
