@@ -232,7 +232,7 @@ def test_a_batch_that_is_not_published_is_among_the_batches() -> None:
     each = table(last_error=error("blocked"), open_batches=waiting)
     found = page("table.html", table=each, verdicts=[verdicts.worst_verdict(each)], detail=detail.TableDetail())
     assert "Batch 3 of t is staged, and not published: blocked. Offsets: partition 0: 5 to 8." in found
-    assert "Batch 4 of t is planned, and not staged yet. Offsets 0: [9, 12)." in found
+    assert "Batch 4 of t is planned, and not staged yet. Offsets: partition 0: 9 to 11." in found
 
 
 def test_a_run_that_airflow_does_not_have_is_no_link() -> None:
