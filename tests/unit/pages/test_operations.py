@@ -96,7 +96,7 @@ def test_a_paused_dag_without_a_schedule_needs_a_run_and_not_only_to_be_unpaused
         (v.word, v.todo, [o.label for o in buttons]) for v, buttons in known.by_verdict(verdicts.list_verdicts(each))
     ]
     assert told == [
-        ("late", "DAG ingest_g has no schedule: start a run.", ["Run now…"]),
+        ("late", "DAG ingest_g has no schedule: start a run.", ["Run now…", "Unpause…"]),
         ("paused", "It has no schedule: start a run, which unpauses it first.", []),
     ]
     run, unpause = known.run_now(), known.unpause()
