@@ -192,6 +192,7 @@ def test_what_is_decided_already_has_no_second_button_but_the_run_that_it_waits_
     assert [each.label for each in TableOperations(table(), EVERYTHING).for_verdict(verdict)] == ["Run now…"]
     under_way = table(last_error=error, run=IngestRun("r", "running", AT))
     verdict = verdicts.worst_verdict(under_way)
+    assert "waits for a run" not in verdict.why
     assert (verdict.todo, TableOperations(under_way, EVERYTHING).for_verdict(verdict)) == ("A run is under way.", [])
 
 
