@@ -71,11 +71,11 @@ class TableOperations:
         elif verdict.word == "stopped":
             found = [self.accept_gap()]
         elif verdict.word in ("late", "paused", "at risk", "new"):
-            found = [self._run()]
+            found = self._runs()
         elif verdict.decided:
-            found = [] if self._table.run else [self._run()]
+            found = [] if self._table.run else self._runs()
         elif verdict.word in ("blocked", "failed"):
-            found = [self._run()]
+            found = self._runs()
             if verdict.word == "blocked" and not verdict.by_expectation:
                 found.append(self.publish_blocked())
         return [each for each in found if each]
@@ -96,14 +96,17 @@ class TableOperations:
     def _for_change(self) -> list[Operation | None]:
         state = self._table.schema_state
         if state == "due":
-            return [self._run()]
+            return self._runs()
         if state not in ("open", "rejected"):
             return []
         return [self.answer(APPROVE), self.answer(REJECT)] if self._review else [self.review()]
 
-    def _run(self) -> Operation | None:
+    def _runs(self) -> list[Operation | None]:
         """What gets the next run going: unpausing a DAG with a schedule, else starting a run, which unpauses it too."""
-        return (self.unpause() if self._table.scheduled else None) or self.run_now() or self.unpause()
+        unpause = self.unpause()
+        if self._table.scheduled:
+            return [unpause or self.run_now()]
+        return [self.run_now(), unpause]
 
     def unpause(self) -> Operation | None:
         """Unpause the DAG that ingests the table; None if it is not paused."""
@@ -152,7 +155,7 @@ class TableOperations:
                 dry_run=True,
                 run="publish_blocked",
                 outcome="The batch is not in the table yet: the next run publishes it.",
-                then=self._run(),
+                then=next(filter(None, self._runs()), None),
             )
         )
 
@@ -243,7 +246,7 @@ class TableOperations:
                 dry_run=True,
                 run="rollback",
                 outcome="The next run publishes the batches that the dry run marks.",
-                then=self._run(),
+                then=next(filter(None, self._runs()), None),
             )
         )
 
@@ -263,7 +266,7 @@ class TableOperations:
                 dry_run=True,
                 run="accept_gap",
                 outcome="The next run continues after the gap.",
-                then=self._run(),
+                then=next(filter(None, self._runs()), None),
             )
         )
 

@@ -233,9 +233,8 @@ def _risk_verdicts(risks: Iterable[RiskStatus]) -> Iterator[Verdict]:
 def _error_verdict(error: LastError, dag: str, run: IngestRun | None) -> Verdict:
     about = error.topic if error.batch is None else f"batch {error.batch} of {error.topic}"
     if error.state == "blocked" and error.decided_by and error.decided_at:
-        why = (
-            f"{error.decided_by} decided at {utc_text(error.decided_at)} to publish {about} anyway. It waits for a run."
-        )
+        waits = "" if run else " It waits for a run."
+        why = f"{error.decided_by} decided at {utc_text(error.decided_at)} to publish {about} anyway.{waits}"
         todo = "A run is under way." if run else f"Start a run of DAG {dag}."
         return Verdict(
             "blocked", Tone.BAD, why, todo, about=about, dag=dag, run_id=error.run_id,

@@ -103,7 +103,7 @@ def test_a_paused_dag_without_a_schedule_needs_a_run_and_not_only_to_be_unpaused
         (v.word, v.todo, [o.label for o in buttons]) for v, buttons in known.by_verdict(verdicts.list_verdicts(each))
     ]
     assert told == [
-        ("late", "DAG ingest_g has no schedule: start a run.", ["Run now…"]),
+        ("late", "DAG ingest_g has no schedule: start a run.", ["Run now…", "Unpause…"]),
         ("paused", "It has no schedule: start a run, which unpauses it first.", []),
     ]
     run, unpause = known.run_now(), known.unpause()
@@ -199,6 +199,7 @@ def test_what_is_decided_already_has_no_second_button_but_the_run_that_it_waits_
     assert [each.label for each in TableOperations(table(), EVERYTHING).for_verdict(verdict)] == ["Run now…"]
     under_way = table(last_error=error, run=IngestRun("r", "running", AT))
     verdict = verdicts.worst_verdict(under_way)
+    assert "waits for a run" not in verdict.why
     assert (verdict.todo, TableOperations(under_way, EVERYTHING).for_verdict(verdict)) == ("A run is under way.", [])
 
 
