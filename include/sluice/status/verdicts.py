@@ -163,7 +163,7 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
         todo = "Unpause the DAG." if table.scheduled else "It has no schedule: start a run, which unpauses it first."
         yield Verdict("paused", Tone.WARN, f"DAG {dag} is paused: no run starts.", todo)
     for each in table.failed_expectations:  # its rows are published, or quarantined: what holds up records comes first
-        more = f" And {len(each.failed) - 1} more." if each.failed[1:] else ""
+        more = f"; {len(each.failed) - 1} more failed" if each.failed[1:] else ""
         yield Verdict("doubtful", Tone.WARN, each.failed[0] + more, _FAILED_CHECKS, about=each.topic)
     if table.unknown and (table.unasked or not table.problems):  # else the problems above are the answer
         todo = "See the error at the top of the page. The page retries automatically."

@@ -502,7 +502,7 @@ def test_failing_checks_say_what_is_expected_and_what_to_do() -> None:
     links = [("#quality", "Failed expectations"), ("#rejected", "Quarantined records"), ("#versions", "Contract")]
     assert re.findall('<a href="(#.*?)">(.*?)</a>', told) == links
     # Before the results were read the status says it.
-    assert "expect_column_values_to_be_between(amount): 3 of 50 rows fail And 1 more." in lead(None)
+    assert "expect_column_values_to_be_between(amount): 3 of 50 rows fail; 1 more failed." in lead(None)
     rows = page("tables.html", tables=[each])
     assert '<a href="/sluice/tables/db.t#quality">Failed expectations</a>' in rows
 
