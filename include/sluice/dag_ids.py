@@ -9,6 +9,10 @@ PREFIX_VARIABLE = "SLUICE_DAG_PREFIX"
 """Environment variable with the prefix; the same for every part of Airflow and for the command line."""
 
 
+COMMAND_RUN_PREFIX = "command__"
+"""The beginning of the id of a run that a command starts; Airflow has no such run."""
+
+
 def _default_prefix() -> str:
     """None in a checkout, whose Airflow is Sluice's own. A package from a wheel shares its Airflow with other DAGs."""
     return "sluice_" if any(Path(__file__).parents[1].glob("sluice-*.dist-info")) else ""

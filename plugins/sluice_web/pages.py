@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse, Response
 
 from sluice.dag_ids import BACKFILL, ingest_dag
 from sluice.status.events import RANGES, find_range
-from sluice_web import changes, operations, reading
+from sluice_web import changes, ingest_runs, operations, reading
 from sluice_web.answers import (
     CALM_S,
     DAY_H,
@@ -88,7 +88,7 @@ def tables_page(
     )
     rights = viewer.rights()
     return render_page(
-        request, "tables.html", known, beside=[past], here="tables", overview=overview,
+        request, "tables.html", known, beside=[past], here="tables", overview=overview, readable=readable,
         operations=lambda table: TableOperations(table, rights),
     )  # fmt: skip
 
@@ -122,6 +122,7 @@ def table_page(request: Request, readable: Readable, viewer: ViewerDep, name: st
         max_gaps=MAX_GAPS, reports=reading.has_reports(detail), readable=readable,
         operations=TableOperations(table, rights, review),
         past=past, hours=chosen.hours, ranges=RANGES,
+        gone_runs=ingest_runs.find_gone_runs(each.run_id for each in detail.value.batches) if detail.value else (),
         charts=draw_charts(request, name, past.value, chosen, table.freshness_promised_seconds),
     )  # fmt: skip
 

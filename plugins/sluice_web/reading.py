@@ -25,6 +25,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sluice.dag_ids import MAINTENANCE_DAGS, OPERATOR_DAGS, ingest_dag
 from sluice.kafka import connections
 from sluice.status.events import WEEK_RANGES
+from sluice_web import ingest_runs
 from sluice_web.compat import (
     DagModel,
     DagRun,
@@ -216,13 +217,20 @@ def select_readable(known: Reading[Status], readable: set[str]) -> Reading[Statu
 def _add_dag_states(status: Status) -> Status:
     """Add what Airflow knows of the DAGs. Asked for each page, so that it shows at once what somebody did."""
     dags = {t.group: ingest_dag(t.group) for t in status.tables}
-    paused, pools = read_paused([*dags.values()]), read_full_pools([*dags.values()])
-    tables = [
-        replace(t, paused=paused.get(dags[t.group], False), waits_for_pool=pools.get(dags[t.group]))
-        if paused.get(dags[t.group]) or dags[t.group] in pools
-        else t
-        for t in status.tables
-    ]
+    names = sorted({*dags.values()})
+    paused, pools, runs = read_paused(names), read_full_pools(names), ingest_runs.read_last_runs(names)
+    unscheduled = ingest_runs.read_unscheduled(names)
+    changes: dict[str, dict[str, Any]] = {}
+    for group, dag in dags.items():
+        found = {
+            "paused": paused.get(dag),
+            "waits_for_pool": pools.get(dag),
+            "run": runs.going_on.get(dag),
+            "failed_run": runs.failed.get(dag),
+        }
+        changes[group] = {name: value for name, value in found.items() if value}
+        changes[group] |= {"scheduled": False} if dag in unscheduled else {}
+    tables = [replace(t, **changes[t.group]) if changes[t.group] else t for t in status.tables]
     return replace(status, tables=tables)
 
 

@@ -82,7 +82,9 @@ class BackfillPlan:
         if self.frozen:
             return [about, *(f"slice   {s} (planned earlier)" for s in self.slices)]
         rows, exact = self.existing_rows
-        takes = "unknown" if self.seconds is None else f"about {self.seconds:,.0f} s, plus the start of each slice"
+        takes = (
+            "unknown" if self.seconds is None else f"about {max(self.seconds, 1):,.0f} s, plus the start of each slice"
+        )
         kafka = (
             f"not needed, and no answer: {self.kafka_error}" if self.kafka_error else _describe_holes(self.not_in_kafka)
         )

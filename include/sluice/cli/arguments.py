@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sluice.dag_ids import COMMAND_RUN_PREFIX
 from sluice.errors import RefusedError
 from sluice.operate import operator_input
 
@@ -171,7 +172,7 @@ def open_tables(patience: float) -> Iterator[tuple[Catalog, Contracts]]:
 
 def new_run_id() -> str:
     """The id of a run that a command starts, as Airflow's ids say what started theirs."""
-    return f"command__{datetime.now(UTC).isoformat()}"
+    return f"{COMMAND_RUN_PREFIX}{datetime.now(UTC).isoformat()}"
 
 
 def is_completing() -> bool:

@@ -8,14 +8,10 @@ from __future__ import annotations
 import argparse
 import base64
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from sluice.cli import output
 from sluice.cli.arguments import add_command, add_json, add_patience, add_table, load_contracts, positive_int
-
-MAX_SHOWN = 200
-"""Characters of a key or value that are shown; `--json` has all of them."""
 
 
 def add_commands(commands: Any) -> None:
@@ -73,11 +69,13 @@ def _quarantine(given: argparse.Namespace) -> int:
             print(f"Counted among {summary.counted:,} records only.")
         print()
         head = ["TOPIC", "PARTITION", "OFFSET", "BATCH", "ERROR", "FIELD", "DETAIL"]
-        cells = [[one_line(each[name]) for name in _SHOWN] for each in records]
+        cells = [[quarantine_summary.one_line(each[name]) for name in _SHOWN] for each in records]
         if given.show_values:
             head += ["KEY", "VALUE"]
             for cell, row in zip(cells, rows, strict=True):
-                cell += [one_line(printed(row.get(name))) for name in ("key", "value")]
+                cell += [
+                    quarantine_summary.one_line(quarantine_summary.shown(row.get(name))) for name in ("key", "value")
+                ]
         output.print_table(head, cells, right=[1, 2, 3])
 
     output.show(given, facts, text)
@@ -110,19 +108,3 @@ def _json_bytes(name: str, value: bytes | None) -> dict[str, str | None]:
         return {name: value.decode()}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(value).decode()}
-
-
-def printed(value: bytes | None) -> str | None:
-    """UTF-8 text as it is, other bytes as base64: those with a NUL too, by which the registry's wire format begins."""
-    if value is None:
-        return None
-    with suppress(UnicodeDecodeError):
-        if 0 not in value:
-            return value.decode()
-    return f"base64 {base64.b64encode(value).decode()}"
-
-
-def one_line(value: Any) -> str:
-    """A value in one line; line feeds are shown as such."""
-    text = "-" if value is None else str(value).replace("\n", "\\n")
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

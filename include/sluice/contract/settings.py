@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictBool, model_validator
 
 from sluice.contract.values import Duration, FieldErrors, Identifier, ListField, PositiveInt, StrictModel
 
@@ -41,12 +41,15 @@ class ErrorPolicy(StrictModel):
             batch does not stop the table. Default 0 if `max_ratio` is 0.
         raw: Whether the quarantine holds raw keys, values and headers. With `drop`, records are replayed from staging
             or Kafka. Default: `drop` if a column has a `mask`, else `keep`.
+        show_values: Whether the pages in Airflow show keys and values of the newest quarantined records. No effect
+            where the quarantine holds none.
     """
 
     tolerance: Literal["none", "quarantine"] = "quarantine"
     max_ratio: Annotated[float, Field(strict=True, ge=0, le=1)] = 0.01
     max_count: Annotated[int, Field(strict=True, ge=0)] = 10
     raw: Literal["keep", "drop"] | None = None
+    show_values: StrictBool = False
 
     @model_validator(mode="before")
     @classmethod

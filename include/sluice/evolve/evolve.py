@@ -93,7 +93,8 @@ def _compare_with_policy(catalog: Catalog, asked: PendingChange) -> PendingChang
         masked, mask_change = _add_new_masks(asked)
         change = replace(change, old=masked, changes=compare_contracts(masked, new, before), mask_change=mask_change)
         answers = _review_answers(catalog, change)
-        change = replace(change, review=str(answers[-1].state) if answers else "open")
+        last = answers[-1] if answers else None
+        change = replace(change, review=str(last.state) if last else "open", answer=last)
     if change.due and (why := apply.find_obstacle(table, old, new, changes)):
         raise SchemaChangeError(
             f"{_describe(changes)}: {why}",
@@ -277,7 +278,7 @@ def decide(catalog: Catalog, file: Contract, decision: ReviewDecision) -> Pendin
         raise RefusedError(f"{stored.who or 'Somebody'} has already {stored.state} it.", table=file.table)
     if approve:
         apply_pending(catalog, file, run_id=decision.run_id)
-    return replace(change, review=str(mine.state))
+    return replace(change, review=str(mine.state), answer=mine)
 
 
 def list_versions(catalog: Catalog, file: Contract) -> list[SchemaRow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC
 
 from pyiceberg.table import Table
 
@@ -10,6 +11,7 @@ from sluice.contract.contract import Contract
 from sluice.contract.shape import shape_id
 from sluice.evolve.diff import ContractChange
 from sluice.iceberg.active_contract import ContractVersion
+from sluice.ledger.schemas_table import SchemaRow
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class PendingChange:
         changes: from `old` to `new`.
         ignored: changes of the file that its policy ignores.
         review: `open`, `approved` or `rejected`; None where no review is needed.
+        answer: the last answer to that review; None before the first.
         mask_change: the masks that the file adds, where the other changes wait for a review. They are applied first, as
             a version of their own, and `old` has them already. None where there are none.
         schema_error: why the columns of the newest registered schema can't be used; `new` is `old` then.
@@ -35,6 +38,7 @@ class PendingChange:
     changes: tuple[ContractChange, ...] = ()
     ignored: tuple[ContractChange, ...] = ()
     review: str | None = None
+    answer: SchemaRow | None = None
     mask_change: PendingChange | None = None
     schema_error: str | None = None
 
@@ -66,9 +70,24 @@ class PendingChange:
         if self.schema_error:
             return f"{self.schema_error} {stays}"
         if self.review in ("open", "rejected"):
-            state = "under review" if self.review == "open" else "rejected, but still in the contract file"
-            return f"{state}: {text}. {stays}"
+            if self.review == "open":
+                return f"under review: {text}. {stays}"
+            return f"rejected{self.answer_text}, but still in the contract file: {text}. {stays}"
         return f"version {self.version + 1}: {text}" if self.due and self.changes else None
+
+    @property
+    def answer_text(self) -> str:
+        """Who answered the review, when and why, to follow the answer."""
+        row = self.answer
+        if row is None:
+            return ""
+        why = " ".join((row.why or "no reason given").split())
+        return f" by {row.who or 'somebody'} at {row.at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC ({why})"
+
+    @property
+    def state(self) -> str | None:
+        """`open` or `rejected` of a review, or `due`; None where there is nothing to do."""
+        return self.review if self.review in ("open", "rejected") else "due" if self.due else None
 
     @property
     def version(self) -> int:

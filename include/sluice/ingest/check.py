@@ -134,10 +134,12 @@ def check_tolerance(
         if batch.seq in tolerated:
             log.warning("%s: batch %s is published by an operator's decision", contract.table, batch)
         else:
-            limit = f"{ratio:.2%}{f' or {number}' if number else ''}"
+            share = [f"{100 * ratio:.4g}% of a batch"] if ratio else []
+            least = [f"{number:,} {'record' if number == 1 else 'records'}"] if number else []
+            limit = f"at most {', or '.join([*share, *least])}," if share or least else "none"
             found = counts[batch.seq]
             raise BlockedError(
-                f"{found.rejected:,} of {found.records:,} records are quarantined; the contract tolerates {limit}.",
+                f"{found.rejected:,} of {found.records:,} records are quarantined; {limit} may be.",
                 table=contract.table,
                 topic=batch.topic,
                 batch=batch.seq,

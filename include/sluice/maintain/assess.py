@@ -282,11 +282,13 @@ def _assess_orphans(
     now = inputs.now
     changed = utc_from_micros(1000 * table.metadata.last_updated_ms)
     if cleanup is None:
-        return ("orphans",), f"never checked for orphan files, last changed {_span(now - changed)} ago"
+        return ("orphans",), f"never checked for orphan files, metadata last written {_span(now - changed)} ago"
     # A batch creates a branch before it writes files: an unchanged table has no files of batches. Maintenance creates
     # no branch, so the time when it last began counts as well.
     age = min_orphan_age(target, inputs.contracts)
-    reason = f"last checked for orphan files {_span(now - cleanup.at)} ago, last changed {_span(now - changed)} ago"
+    reason = (
+        f"last checked for orphan files {_span(now - cleanup.at)} ago, metadata last written {_span(now - changed)} ago"
+    )
     written = max(changed, cleanup.begun or changed)
     return (("orphans",) if written > cleanup.at - age else ()), reason
 

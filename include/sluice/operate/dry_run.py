@@ -105,7 +105,7 @@ def _accept_gap(form: Mapping[str, Any], inputs: PlanInputs) -> DryRun:
 
 def _review_schema(form: Mapping[str, Any], inputs: PlanInputs) -> DryRun:
     contract = _resolve(inputs, ask_kafka=False).contracts.table(form["table"])
-    return DryRun(review_schema.load_review(inputs.catalog, contract).lines())
+    return DryRun(review_schema.load_review(inputs.catalog, contract, include_rejected=True).lines())
 
 
 def _publish_blocked(form: Mapping[str, Any], inputs: PlanInputs) -> DryRun:

@@ -61,17 +61,18 @@ class Review:
         """The review as text, one line each."""
         change = self.change
         since = f", since {self.opened.at:%Y-%m-%d %H:%M} UTC" if self.opened else ""
-        out = [f"{change.table}: version {change.version + 1} of its contract is under review{since}"]
+        state = f"was rejected{change.answer_text}" if change.review == "rejected" else f"is under review{since}"
+        out = [f"{change.table}: version {change.version + 1} of its contract {state}"]
         out += [f"change    {each.description} ({each.kind})" for each in change.changes]
         out += [f"ignored   {each.description} ({each.kind})" for each in change.ignored]
         for topic, ranges in self.ranges.items():
             offsets = ", ".join(f"{p}: [{start}, {end})" for p, (start, end) in ranges.items())
-            out.append(f"meanwhile {topic} batches {', '.join(map(str, self.batches[topic]))}, offsets {offsets}")
-        out.append(f"meanwhile {self.records:,} rows added, {self.quarantined.total:,} records quarantined")
+            out.append(f"since     {topic} batches {', '.join(map(str, self.batches[topic]))}, offsets {offsets}")
+        out.append(f"since     {self.records:,} rows added, {self.quarantined.total:,} records quarantined")
         for (error, name), count in sorted(self.quarantined.counts.items())[:MAX_SHOWN_ERRORS]:
             out.append(f"errors    {count:,} {describe_error(error, name)}")
         out += [f"sample    {each}" for each in self.quarantined.sample]
-        out += [f"sample    {each}: published" for each in self.newest]
+        out += [f"published {each}" for each in self.newest]
         return printable_lines([*out, *self._answers()])
 
     def _answers(self) -> list[str]:
@@ -81,7 +82,7 @@ class Review:
         added = "stay as they are, unless you ask to republish them"
         if self.opened and self.opened.snapshot_id is None and self.records:
             added = "stay as they are: the table was empty before them, so they can't be republished"
-        effects = [f"the table is changed; quarantined records are replayed; rows added meanwhile {added}"]
+        effects = [f"the table is changed; quarantined records are replayed; rows added since the review began {added}"]
         if lost := ", ".join(each.column for each in self.change.changes if each.kind == "drop_column"):
             effects.append(f"{lost}: existing values are lost to queries, save of older snapshots until these expire")
         return [
@@ -170,6 +171,8 @@ def answer_review(
         RefusedError: as `evolve.decide`; or republishing is not possible, and then nothing was decided.
     """
     file = contracts.table(name)
+    if not decision.approve and evolve.load_review(catalog, file, include_rejected=True).review == "rejected":
+        return ReviewResult([f"{name}: it stays rejected. Take the change out of the contract file."])
     if decision.approve and republish:  # refused before anything is decided
         reviewed = evolve.load_review(catalog, file, include_rejected=True)
         _plan_republish(catalog, contracts, file, evolve.find_review_row(catalog, reviewed))
@@ -177,6 +180,7 @@ def answer_review(
     opened = evolve.find_review_row(catalog, change)
     if not decision.approve:
         out = [f"{name}: rejected. The table stays at version {change.version} of its contract."]
+        out.append("Take the change out of the contract file. Approving it takes the rejection back.")
         return ReviewResult(out + _annotate_quarantine(catalog, change, opened))
     out = [f"{name}: approved, and changed to version {change.version + 1} of its contract."]
     if republish and (found := _plan_republish(catalog, contracts, file, opened)):

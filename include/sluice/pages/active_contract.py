@@ -29,14 +29,16 @@ class ActiveContract:
         contract: with `columns: auto`, it has the table's current columns, and `auto` as in the file.
         text: the non-default settings as YAML.
         version: counted from 1; None without a table, or for a table that records no version.
-        difference: how the file differs, and when that takes effect; empty if it does not. Always empty with
+        difference: whether the file differs, and when that takes effect; empty if it does not. Always empty with
             `columns: auto`: the status reports those changes, with the help of the registry.
+        changes: how it differs, a line each.
     """
 
     contract: Contract
     text: str
     version: int | None = None
     difference: str = ""
+    changes: Sequence[str] = ()
 
 
 def from_file(file: Contract) -> ActiveContract:
@@ -59,21 +61,21 @@ def read_active_contract(catalog: Catalog, table: Table | None, file: Contract) 
     if file.auto:
         return replace(active, contract=active.contract.model_copy(update={"auto": file.auto}))
     try:
-        difference = _describe_difference(evolve.find_pending_change(catalog, table, file))
+        found = evolve.find_pending_change(catalog, table, file)
     except SchemaChangeError as error:
-        difference = f"The contract file differs from the active contract: {error}"
-    return replace(active, difference=difference)
+        return replace(active, difference=f"The contract file differs from the active contract: {error}")
+    changes = [f"{c.description} ({c.kind})" for c in found.changes if c not in found.ignored]
+    return replace(active, difference=_describe_difference(found, changes), changes=changes)
 
 
-def _describe_difference(found: PendingChange) -> str:
+def _describe_difference(found: PendingChange, changes: Sequence[str]) -> str:
     effects = {
         "open": " and waits for approval",
-        "rejected": ", and the change was rejected",
+        "rejected": f", and the change was rejected{found.answer_text}",
         "approved": ", and the approved change takes effect with the next run",
         None: ", and the change takes effect with the next run",
     }
-    changes = [c for c in found.changes if c not in found.ignored]
-    parts = [f"The contract file differs{effects[found.review]}: {_join_descriptions(changes)}."] if changes else []
+    parts = [f"The contract file differs from the active contract{effects[found.review]}."] if changes else []
     if found.ignored:
         parts.append(f"schema_policy ignores these differences: {_join_descriptions(found.ignored)}.")
     return " ".join(parts)

@@ -102,9 +102,11 @@ class TableDetail:
             by topic and partition. Topics without a time limit are left out. None if Kafka did not answer.
         contract: non-default settings of the active contract, as YAML.
         version: version of the active contract; None without a table, or if it records none.
-        difference: how the contract file differs, and when that takes effect.
+        difference: whether the contract file differs, and when that takes effect.
+        changes: how it differs, a line each.
         auto: whether the columns come from the schema registry.
         keeps_raw: whether quarantined records can be replayed from the quarantine.
+        shows_values: whether its newest records have their keys and values.
         missing: the error by name of the part that could not be read; without `contract`, the file is shown.
     """
 
@@ -119,8 +121,10 @@ class TableDetail:
     contract: str = ""
     version: int | None = None
     difference: str = ""
+    changes: Sequence[str] = ()
     auto: bool = False
     keeps_raw: bool = True
+    shows_values: bool = False
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -158,8 +162,13 @@ def _read(
         "expectations", lambda: trends.read_table_trends(catalog, name, active.contract), ()
     )
     through = _published_offsets(table)
+    # The active contract decides whether raw records are written, the file whether they may be read.
+    keeps_raw = not (active.contract.drops_raw_records or contract.drops_raw_records)
+    shows_values = keeps_raw and contract.errors.show_values
     quarantine = parts.read(
-        "quarantine", lambda: quarantine_summary.read_quarantine(catalog, contract, through), QuarantineSummary()
+        "quarantine",
+        lambda: quarantine_summary.read_quarantine(catalog, contract, through, with_values=shows_values),
+        QuarantineSummary(),
     )
     return TableDetail(
         parts.read("batches", lambda: _list_batches(table, quarantine.by_batch, results) if table else (), ()),
@@ -177,9 +186,10 @@ def _read(
         active.text,
         active.version,
         active.difference,
+        active.changes,
         contract.auto is not None,
-        # The active contract decides whether raw records are written, the file whether a backfill may read them.
-        not (active.contract.drops_raw_records or contract.drops_raw_records),
+        keeps_raw,
+        shows_values,
         parts.missing,
     )
 

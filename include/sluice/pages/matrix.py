@@ -152,14 +152,16 @@ def _cell_text(result: ExpectationResult) -> str:
 
 
 def _row_text(results: Sequence[ExpectationResult]) -> str:
-    """`28 passed, 2 failed: batches 117, 121`."""
+    """`28 passed, 2 failed: batches 117, 121`, or the last of more."""
     words = [_word(each) for each in results]
     counts = [f"{words.count(word)} {word}" for word in (PASSED, NOT_EVALUATED, FAILED) if word in words]
     failed = sorted((each.batch_seq for each in results if each.success is False), key=abs)
     if not failed:
         return ", ".join(counts)
     newest = ", ".join(map(str, failed[-MAX_NAMED:]))
-    which = f"last in batches {newest}" if len(failed) > MAX_NAMED else f"batch{'es' if failed[1:] else ''} {newest}"
+    which = (
+        f"the last in batches {newest}" if len(failed) > MAX_NAMED else f"batch{'es' if failed[1:] else ''} {newest}"
+    )
     return f"{', '.join(counts)}: {which}"
 
 

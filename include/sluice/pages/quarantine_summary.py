@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
@@ -22,6 +24,7 @@ from sluice.ledger.newest_rows import take_newest
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
 
     from sluice.batch import PublishedOffsets
     from sluice.contract.contract import Contract
@@ -31,6 +34,7 @@ NEWEST_PER_GROUP = 10
 BARS = 40
 """Parts of equal length into which the time of all records of a quarantine is divided."""
 SQL_ROWS = 100
+MAX_SHOWN = 200
 MAX_TOPICS_IN_SQL = 5
 LABELS = {
     ("malformed", False): "cannot be parsed (malformed)",
@@ -54,7 +58,7 @@ class ErrorGroup:
         field: empty where the error is about the whole record.
         ranges: per topic and partition `[first, end)`, which covers all records, and maybe others. Empty if they can't
             be replayed: those of a batch that is not published yet, and all if the table's offsets are unknown.
-        newest: Kafka coordinates, batch, error and time of the newest records.
+        newest: Kafka coordinates, batch, error and time of the newest records; key and value, as `shown`, if asked for.
         waiting: whether the batch of these records is not published yet; a run publishes it, without a replay.
         by_time: how many records were quarantined in each part of the quarantine's time.
         batches: per topic the lowest and the highest number of the records' batches.
@@ -100,12 +104,19 @@ class QuarantineSummary:
 
 
 def read_quarantine(
-    catalog: Catalog, contract: Contract, published: Mapping[str, PublishedOffsets] | None = None
+    catalog: Catalog,
+    contract: Contract,
+    published: Mapping[str, PublishedOffsets] | None = None,
+    *,
+    with_values: bool = False,
 ) -> QuarantineSummary:
     """Summarize a table's quarantine, or a sample of 200,000 records of it.
 
     Args:
+        catalog: where the quarantine is.
+        contract: the table's.
         published: the table's offsets per topic; None if they are unknown.
+        with_values: read the keys and values of the newest records too.
     """
     table = tables.load_quarantine(catalog, contract)
     if table is None or table.current_snapshot() is None:
@@ -123,6 +134,10 @@ def read_quarantine(
     for key, group in groups.items():
         # Of a sample, the batches of the other records are not known.
         group.sql = error_query(contract, *key[:2], {} if counted else group.batches)
+    if with_values:
+        newest = [row for group in groups.values() for row in group.newest]
+        for row, payload in zip(newest, _read_payloads(table, newest), strict=True):
+            row |= {name: shown(payload.get(name)) for name in ("key", "value")}
     ordered = sorted(groups.values(), key=lambda g: (not g.waiting, -g.records, g.error_class, g.field))
     return QuarantineSummary(ordered, dict(by_batch), counted, first, last)
 
@@ -201,15 +216,38 @@ def read_newest_records(
     positions = table.scan(selected_fields=names).to_arrow()
     order = [("quarantined_at", "descending"), *((name, "descending") for name in _COORDINATES)]
     chosen: list[dict[str, Any]] = positions.sort_by(order).slice(0, limit).to_pylist()
-    if not with_values or not chosen:
+    if not with_values:
         return chosen
+    return [{**row, **payload} for row, payload in zip(chosen, _read_payloads(table, chosen), strict=True)]
+
+
+def _read_payloads(table: Table, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Read key, value and headers of each of these records; empty for one that is gone meanwhile."""
+    if not rows:
+        return []
     # A record may be in quarantine several times, by another batch each.
-    wanted = {tuple(row[name] for name in _COORDINATES) for row in chosen}
+    wanted = [tuple(row[name] for name in _COORDINATES) for row in rows]
     keys = ("_kafka_topic", "batch_seq", "_kafka_offset")
-    where = reduce(And, (one_of(name, {row[name] for row in chosen}) for name in keys))
+    where = reduce(And, (one_of(name, {row[name] for row in rows}) for name in keys))
     found = table.scan(row_filter=where, selected_fields=(*_COORDINATES, *_PAYLOAD)).to_arrow().to_pylist()
-    values = {at: row for row in found if (at := tuple(row[name] for name in _COORDINATES)) in wanted}
-    return [{**row, **values.get(tuple(row[name] for name in _COORDINATES), {})} for row in chosen]
+    payloads = {tuple(row[name] for name in _COORDINATES): {name: row[name] for name in _PAYLOAD} for row in found}
+    return [payloads.get(at, {}) for at in wanted]
+
+
+def shown(value: bytes | None) -> str | None:
+    """UTF-8 text in one short line; other bytes, and those with a NUL as the registry's wire format has, as base64."""
+    if value is None:
+        return None
+    with suppress(UnicodeDecodeError):
+        if 0 not in value:
+            return one_line(value.decode())
+    return one_line(f"base64 {base64.b64encode(value).decode()}")
+
+
+def one_line(value: Any) -> str:
+    """The first 200 characters of a value; line feeds are shown as such."""
+    text = "-" if value is None else str(value).replace("\n", "\\n")
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def _group_errors(

@@ -20,13 +20,14 @@ from sluice.offsets import OffsetRange
 from sluice.pages import expectation_text
 from sluice.pages.matrix import COLUMNS, make_matrices
 from sluice.status import text
-from sluice.status.text import duration, ranges_text
+from sluice.status.text import duration
 
 if TYPE_CHECKING:
     from sluice.status.activity import BatchEnd
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC)", re.ASCII)  # the format of `utc_text`
 _CODE = re.compile(r"`([^`]+)`")
+_DAG = re.compile(r"\bDAG (?:<code>)?([A-Za-z0-9_.-]*[A-Za-z0-9_-])(?:</code>)?")
 _STATIC = {
     "sluice.css": "text/css",
     "sluice.js": "text/javascript",
@@ -47,11 +48,12 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 
-# A report is a file that others can replace: no scripts, no requests, no origin. Its style is inline.
+# A report is a file that others can replace: no scripts, no requests, no forms. Its style is inline.
+# It keeps its origin: only then a browser sends Airflow's cookie with the link back to the table.
 REPORT_HEADERS = {
     **SECURITY_HEADERS,
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'; "
-    "frame-ancestors 'self'; sandbox",
+    "frame-ancestors 'self'; sandbox allow-same-origin",
 }
 
 
@@ -88,9 +90,21 @@ def time_element(at: datetime | None) -> Markup:
 
 
 def with_time_elements(text: str) -> Markup:
-    """Escape a text, and make each UTC time in it an element that shows in the viewer's zone."""
+    """Escape a text; UTC times become elements that show in the viewer's zone, and parts between backticks code."""
     parts = _TIME.split(text)  # every second part is a time
-    return Markup("").join(_parse_time(part) if n % 2 else escape(part) for n, part in enumerate(parts))
+    return Markup("").join(_parse_time(part) if n % 2 else with_code(part) for n, part in enumerate(parts))
+
+
+def with_links(text: str) -> Markup:
+    """The same, and `DAG <id>` of a DAG of Sluice leads to it."""
+    return Markup(_DAG.sub(_link_dag, str(with_time_elements(text))))  # noqa: S704 - it is escaped
+
+
+def _link_dag(found: re.Match[str]) -> str:
+    dag = found[1]
+    if dag not in (*dag_ids.OPERATOR_DAGS, *dag_ids.MAINTENANCE_DAGS) and not dag.startswith(dag_ids.ingest_dag("")):
+        return found[0]
+    return f'DAG <a data-airflow-path="/dags/{quote(dag, safe="")}" href="#">{dag}</a>'
 
 
 def _parse_time(part: str) -> Markup:
@@ -139,10 +153,16 @@ def format_span(seconds: float) -> str:
 
 
 def format_ranges(ranges: Mapping[int, OffsetRange]) -> str:
-    """`0: [0, 10)  1: [4, 9)`; the first of very many partitions."""
-    shown = ranges_text(dict(islice(sorted(ranges.items()), MAX_PARTITIONS)))
+    """`partition 0: 0 to 9, partition 1: 4 to 8`, both included; the first of very many partitions."""
+    shown = [_format_range(*each) for each in islice(sorted(ranges.items()), MAX_PARTITIONS)]
     more = len(ranges) - MAX_PARTITIONS
-    return f"{shown}  and {more:,} more partitions" if more > 0 else shown
+    return ", ".join([*shown, *([f"and {more:,} more partitions"] if more > 0 else [])]) or "none"
+
+
+def _format_range(partition: int, offsets: OffsetRange) -> str:
+    start, last = offsets.start, offsets.end - 1
+    which = "none" if last < start else f"{start:,}" if last == start else f"{start:,} to {last:,}"
+    return f"partition {partition}: {which}"
 
 
 def format_offset_spans(ranges: Mapping[int, Sequence[int]]) -> str:
@@ -192,7 +212,8 @@ _ENVIRONMENT.filters |= {
     "time": time_element,
     "utc": text.utc_text,
     "times": with_time_elements,
-    "code": with_code,
+    "links": with_links,
+    "sentence": lambda text: text if str(text).rstrip().endswith((".", "]", "…", "...")) or not text else text + ".",
     "number": format_number,
     "figure": format_figure,
     "compact": format_compact,

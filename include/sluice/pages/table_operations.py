@@ -67,27 +67,60 @@ class TableOperations:
         """The operations that may end a state of the table, the usual one first."""
         found: list[Operation | None] = []
         if verdict.word == "review":
-            found = [self.answer(APPROVE), self.answer(REJECT)] if self._review else [self.review()]
+            found = self._for_change()
         elif verdict.word == "stopped":
             found = [self.accept_gap()]
         elif verdict.word in ("late", "paused", "at risk", "new"):
-            found = [self.unpause() or self.run_now()]
+            found = self._runs()
+        elif verdict.decided:
+            found = [] if self._table.run else self._runs()
         elif verdict.word in ("blocked", "failed"):
-            found = [self.unpause() or self.run_now("Run again")]
+            found = self._runs()
             if verdict.word == "blocked" and not verdict.by_expectation:
                 found.append(self.publish_blocked())
         return [each for each in found if each]
+
+    def next_step(self, verdict: Verdict) -> str:
+        """The next step: that of the message, else by the names of the buttons of the table's page."""
+        advice = verdict.why.partition(" Next step: ")[2]
+        if advice and verdict.word != "blocked":  # buttons do what the longer advice says
+            return advice
+        buttons = " or ".join(each.submit for each in self.for_verdict(verdict))
+        if verdict.word != "review" or not buttons or self._table.schema_state == "due":
+            return verdict.todo
+        if self._table.schema_state == "rejected":
+            back = "Approve" if self._review else "Review again, then Approve"
+            return f"Take the change out of the contract file. Or take the rejection back: {back}."
+        return f"{buttons} it." if self._review else "Review it, then approve or reject it here."
+
+    def _for_change(self) -> list[Operation | None]:
+        state = self._table.schema_state
+        if state == "due":
+            return self._runs()
+        if state not in ("open", "rejected"):
+            return []
+        return [self.answer(APPROVE), self.answer(REJECT)] if self._review else [self.review()]
+
+    def _runs(self) -> list[Operation | None]:
+        """What gets the next run going: unpausing a DAG with a schedule, else starting a run, which unpauses it too."""
+        unpause = self.unpause()
+        if self._table.scheduled:
+            return [unpause or self.run_now()]
+        return [self.run_now(), unpause]
 
     def unpause(self) -> Operation | None:
         """Unpause the DAG that ingests the table; None if it is not paused."""
         if not self._table.paused or not self._rights.edit(self._ingest):
             return None
+        text = f"Runs of its schedule start again, for all tables of group {self._table.group}."
+        if not self._table.scheduled:
+            text = "It has no schedule: it runs when somebody starts a run."
         return Operation(
             self._name,
             self._ingest,
             "Unpause…",
             f"Unpause {self._ingest}",
-            [f"Runs of its schedule start again, for all tables of group {self._table.group}."],
+            [text],
             "Unpause",
             method="PATCH",
             path=f"/api/v2/dags/{_quote(self._ingest)}?update_mask=is_paused",
@@ -95,12 +128,12 @@ class TableOperations:
             then=self.run_now(),
         )
 
-    def run_now(self, label: str = "Run now") -> Operation | None:
+    def run_now(self) -> Operation | None:
         """Start a run of the table's group."""
         text = f"The run reads what is new for all tables of group {self._table.group}, and tries again what failed."
-        title = f"{label}: {self._ingest}"
+        title = f"Run now: {self._ingest}"
         return self._start(
-            Operation(self._name, self._ingest, f"{label}…", title, [text], label, run="run", fields=[NOTE])
+            Operation(self._name, self._ingest, "Run now…", title, [text], "Run now", run="run", fields=[NOTE])
         )
 
     def publish_blocked(self) -> Operation | None:
@@ -122,7 +155,7 @@ class TableOperations:
                 dry_run=True,
                 run="publish_blocked",
                 outcome="The batch is not in the table yet: the next run publishes it.",
-                then=self.unpause() or self.run_now(),
+                then=next(filter(None, self._runs()), None),
             )
         )
 
@@ -196,24 +229,24 @@ class TableOperations:
         if not run_id:
             return None
         text = (
-            f"Run {run_id} and everything after it is undone in {self._name}, data and offsets in one commit. The next "
-            "run publishes the batches again from staging."
+            f"The rollback undoes run {run_id} and everything after it in {self._name}: data and offsets, in one "
+            "commit. The next run publishes the batches again from staging."
         )
-        hint = "Only if LOST is shown above: the name of the table, to accept that loss."
+        hint = "Leave it empty, unless the dry run above shows LOST: then enter the name of the table."
         return self._start(
             Operation(
                 self._name,
                 dag_ids.ROLLBACK,
-                "Roll back…",
+                "Roll back to before this run…",
                 f"Roll back {self._name}",
                 [text],
                 "Roll back",
                 conf={"table": self._name, "snapshot_id": None, "before_run": run_id, "accept_loss": ""},
-                fields=[Field("accept_loss", "Accept loss", hint=hint), WHY],
+                fields=[WHY, Field("accept_loss", "Accept the loss", hint=hint)],
                 dry_run=True,
                 run="rollback",
                 outcome="The next run publishes the batches that the dry run marks.",
-                then=self.unpause() or self.run_now(),
+                then=next(filter(None, self._runs()), None),
             )
         )
 
@@ -233,7 +266,7 @@ class TableOperations:
                 dry_run=True,
                 run="accept_gap",
                 outcome="The next run continues after the gap.",
-                then=self.unpause() or self.run_now(),
+                then=next(filter(None, self._runs()), None),
             )
         )
 
@@ -243,7 +276,7 @@ class TableOperations:
             Operation(
                 self._name,
                 dag_ids.REVIEW_SCHEMA,
-                "Review…",
+                "Review again…" if self._table.schema_state == "rejected" else "Review…",
                 f"Review the contract change of {self._name}",
                 ["The run waits for an answer. Approve or reject the change on this page once it does."],
                 "Start the review",
@@ -258,13 +291,17 @@ class TableOperations:
         if not self._review or not self._rights.answer(dag_ids.REVIEW_SCHEMA):
             return None
         run = f"/api/v2/dags/{_quote(dag_ids.REVIEW_SCHEMA)}/dagRuns/{_quote(self._review)}"
+        text = {
+            REJECT: "The contract file keeps the change: take it out afterwards, or the table stays in the state "
+            '"change rejected". Approving the change takes the rejection back.'
+        }
         label = "Republish what was published since the review began, by the new contract"
         return Operation(
             self._name,
             dag_ids.REVIEW_SCHEMA,
             f"{option}…",
             f"{option} the contract change of {self._name}",
-            [],
+            [text[option]] if option in text else [],
             option,
             conf={"table": self._name},
             fields=[*([Field("republish", label, "flag", False)] if option == APPROVE else []), WHY],

@@ -149,7 +149,7 @@ COLUMNS = (
            "table, and the contract's target", lambda r: r.table.freshness_now_seconds),
     Column("lag", "Lag", "Offsets in Kafka that are not in the table yet; before the last batches, and now",
            lambda r: r.table.lag_records, numeric=True),
-    Column("records", "Records", "Records of the last published batch, and of those before it",
+    Column("records", "Records (last batch)", "Records of the last published batch, and of those before it",
            lambda r: r.volumes[-1] if r.volumes else None, numeric=True),
     Column("batches", "Last batches", "Newest right. Green: published; yellow: published with quarantined records; "
            "red and tall: blocked or failed", lambda r: sum(b.tone == "bad" for b in r.activity.batches)),
@@ -179,7 +179,7 @@ class Card:
 
 SHOWN: Mapping[str, Callable[[Row], bool]] = {
     "attention": lambda row: row.needs_attention,
-    "stale": lambda row: row.table.freshness_kept is False,
+    "stale": lambda row: row.table.within_target is False,
     "publishing": lambda row: row.activity.published > 0,
     "quarantined": lambda row: row.activity.quarantined > 0,
     "checks": lambda row: row.failed_checks > 0,
@@ -259,7 +259,7 @@ class Overview:
         return Card("attention", f"{found.needing:,}", label, ", ".join(parts), tone)
 
     def _freshness(self) -> Card:
-        kept = [row.table.freshness_kept for row in self.every if row.table.freshness_kept is not None]
+        kept = [within for row in self.every if (within := row.table.within_target) is not None]
         label = "within the freshness target"
         if not kept:
             targets = any(row.table.freshness_promised_seconds is not None for row in self.every)
@@ -287,7 +287,11 @@ class Overview:
         failing = sum(map(SHOWN["checks"], self.every))
         checked = sum(bool(row.table.expectations) for row in self.every)
         label = "table has failing checks" if failing == 1 else "tables have failing checks"
-        detail = f"of {checked:,} with evaluated checks" if checked else "no checks were evaluated"
+        detail = (
+            f"of {checked:,} {'table' if checked == 1 else 'tables'} with evaluated checks"
+            if checked
+            else "no checks were evaluated"
+        )
         return Card("checks", f"{failing:,}", label, detail, "warn" if failing else "good" if checked else "unknown")
 
 

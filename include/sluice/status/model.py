@@ -11,11 +11,11 @@ from sluice.batch import BATCH_SEQ, RUN_ID, STEP, Batch
 from sluice.errors import ContractError, SluiceError
 from sluice.offsets import OffsetRange
 from sluice.plan.risk import RiskStatus
-from sluice.status.open_work import OpenBatch, SliceStatus
+from sluice.status.open_work import IngestRun, OpenBatch, SliceStatus
 from sluice.status.redact import hide_names, redact_maintenance, without_paths
 
 KAFKA, CATALOG = "kafka", "catalog"
-PLANNER_FIELDS = ("problems", "risks", "schema")  # fields of `TableStatus` that come from the planner
+PLANNER_FIELDS = ("problems", "risks", "schema", "schema_state")  # fields of `TableStatus` that come from the planner
 
 if TYPE_CHECKING:  # pages do not load PyIceberg to show a status
     from pyiceberg.table.metadata import TableMetadata
@@ -133,6 +133,8 @@ class LastError:
         open: whether the batch is still not published.
         runs: consecutive runs in which this batch was blocked or failed.
         exception: the class of the error, with its package.
+        decided_by: who decided to publish the blocked batch anyway; None if nobody has.
+        decided_at: when.
     """
 
     at: datetime
@@ -144,6 +146,8 @@ class LastError:
     open: bool
     runs: int = 1
     exception: str | None = None
+    decided_by: str | None = None
+    decided_at: datetime | None = None
 
     @classmethod
     def from_errors(cls, rows: Sequence[Self], published: int | None) -> Self:
@@ -220,10 +224,14 @@ class TableStatus:
         problems: errors that stop the next run, or that kept the status from being read.
         risks: what may go wrong later.
         schema: the contract change that is due, under review, or rejected.
+        schema_state: `open` (under review), `rejected`, or `due`; None if nobody can do anything about it.
         unasked: the sources (`KAFKA`, `CATALOG`) that did not answer, or only in part.
         as_of: the time of the values that are kept from an earlier status.
         paused: whether the DAG that ingests it is paused; only where Airflow can be asked.
+        scheduled: whether that DAG has a schedule; True where Airflow can't be asked.
         waits_for_pool: the pool without a free slot that a run of this DAG waits for; likewise.
+        run: the newest run of this DAG that has not ended; likewise.
+        failed_run: the last run of this DAG that ended, if it failed before any table had an outcome; likewise.
     """
 
     table: str
@@ -251,10 +259,14 @@ class TableStatus:
     problems: list[str] = field(default_factory=list)
     risks: list[RiskStatus] = field(default_factory=list)
     schema: str | None = None
+    schema_state: str | None = None
     unasked: list[str] = field(default_factory=list)
     as_of: datetime | None = None
     paused: bool = False
+    scheduled: bool = True
     waits_for_pool: str | None = None
+    run: IngestRun | None = None
+    failed_run: IngestRun | None = None
 
     @property
     def warnings(self) -> list[str]:
@@ -270,6 +282,19 @@ class TableStatus:
     def open_errors(self) -> list[LastError]:
         """The open errors of its topics, the worst first."""
         return [each for each in (self.last_error, *self.further_errors) if each and each.open]
+
+    @property
+    def within_target(self) -> bool | None:
+        """Whether the table is within its freshness target, as pages show it; None if it is not known.
+
+        A topic that resumes after a quiet day is far ahead of the table until the next run: no unread record is late.
+        But where no run publishes them, the table is as old as it looks.
+        """
+        target, now = self.freshness_promised_seconds, self.freshness_now_seconds
+        held_up = bool(self.open_errors or self.problems or self.paused or self.failed_run)
+        if self.freshness_kept and held_up and target is not None and now is not None and now > target:
+            return False
+        return self.freshness_kept
 
     @property
     def failed_expectations(self) -> list[ExpectationsSummary]:

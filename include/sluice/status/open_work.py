@@ -1,4 +1,4 @@
-"""The work on a table that is not in it yet: planned and staged batches, and slices of backfills."""
+"""The work on a table that is not in it yet: runs, planned and staged batches, and slices of backfills."""
 
 from __future__ import annotations
 
@@ -21,6 +21,26 @@ class OpenBatch:
     batch: int
     state: str
     ranges: dict[int, OffsetRange]
+
+
+@dataclass
+class IngestRun:
+    """A run of the DAG that ingests a table.
+
+    Attributes:
+        state: that of Airflow, such as `queued`.
+        since: when it began, or was triggered if it has not begun.
+        ended: when it ended; None if it has not.
+        task: the first task that failed; None if none did.
+        tries: tries of that task.
+    """
+
+    run_id: str
+    state: str
+    since: datetime | None
+    ended: datetime | None = None
+    task: str | None = None
+    tries: int = 0
 
 
 @dataclass

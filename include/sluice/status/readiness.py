@@ -197,9 +197,12 @@ def _check_requirements(catalog: Catalog, ledger: Table | None) -> ReadinessChec
     answer = ledger.properties.get(requirements_check.ENFORCED) if ledger else None
     kind = requirements_check.identify(catalog)
     if answer == kind:
-        ready, evidence = True, f"{kind} refused a commit whose requirement did not hold"
+        ready, evidence = (
+            True,
+            f"the catalog ({kind}) refuses a commit where another writer was faster: no data is lost",
+        )
     elif answer == requirements_check.NOT_ENFORCED:
-        ready, evidence = False, f"{kind} accepted a commit whose requirement did not hold"
+        ready, evidence = False, f"the catalog ({kind}) accepts a commit that overwrites one of another writer"
     else:
         ready, evidence = None, "not checked yet; the next plan does it"
     step = RequirementsNotEnforcedError.advice if ready is False else ""

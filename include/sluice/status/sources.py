@@ -100,7 +100,7 @@ class StatusSources:
     maintained: dict[str, list[MaintenanceStatus]] = field(default_factory=dict)
     results: dict[str, list[quality_table.ExpectationResult]] = field(default_factory=dict)
     stops: dict[str, SluiceError] = field(default_factory=dict)
-    schemas: dict[str, str] = field(default_factory=dict)
+    schemas: dict[str, tuple[str, str | None]] = field(default_factory=dict)
     topic_errors: dict[str, SluiceError] = field(default_factory=dict)
     partial: bool = False
     unread_fields: list[str] = field(default_factory=list)
@@ -243,16 +243,26 @@ def _read_ledger(inputs: StatusSources, catalog: Catalog, topics: list[str]) -> 
 
 def _read_errors(ledger: Ledger) -> dict[str, dict[str, list[LastError]]]:
     """Read the blocked and failed batches by table and topic, oldest first."""
-    states = one_of("state", [str(LedgerState.BLOCKED), str(LedgerState.FAILED)])
+    states = one_of("state", [str(LedgerState.BLOCKED), str(LedgerState.FAILED), str(LedgerState.TOLERATED)])
     rows = ledger.table.scan(row_filter=states).to_arrow().sort_by([("at", "ascending")])
+    decided = {
+        (row["table"], row["topic"], row["topic_id"], row["batch_seq"]): row
+        for row in rows.filter(pc.field("state") == str(LedgerState.TOLERATED)).to_pylist()
+    }
+    rows = rows.filter(pc.field("state") != str(LedgerState.TOLERATED))
     published = _read_publish_times(ledger, rows)
     errors: dict[str, dict[str, list[LastError]]] = {}
     for row in rows.to_pylist():
         if row["table"] and (row["batch_seq"] or 0) >= 0:  # a backfill slice holds up no batch
+            decision = decided.get((row["table"], row["topic"], row["topic_id"], row["batch_seq"]))
+            if decision and decision["at"] < row["at"]:  # refused since, for another reason
+                decision = None
             error = LastError(
                 row["at"], row["state"], row["topic"], row["batch_seq"], row["error"], row["run_id"],
                 open=published.get((row["table"], row["topic"], row["batch_seq"]), row["at"]) <= row["at"],
                 exception=row.get("exception"),  # a ledger of an older version has none
+                decided_by=decision and (decision["who"] or "unknown"),
+                decided_at=decision and decision["at"],
             )  # fmt: skip
             errors.setdefault(row["table"], {}).setdefault(row["topic"], []).append(error)
     return errors
@@ -314,4 +324,6 @@ def _read_planner(
     found = plan.make_plan(groups, PlanInputs(contracts, catalog, client, inputs.ledger))
     inputs.stops |= found.stops
     inputs.warnings += found.warnings
-    inputs.schemas |= {name: line for name, each in found.pending_changes.items() if (line := each.summary())}
+    inputs.schemas |= {
+        name: (line, each.state) for name, each in found.pending_changes.items() if (line := each.summary())
+    }

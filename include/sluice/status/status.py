@@ -103,7 +103,7 @@ def _read_table(contract: Contract, inputs: StatusSources, status: Status) -> Ta
 
 def _fill_table(entry: TableStatus, contract: Contract, inputs: StatusSources) -> None:
     entry.risks = retention_warnings.table_risks(inputs.warnings, contract)
-    entry.schema = inputs.schemas.get(contract.table)
+    entry.schema, entry.schema_state = inputs.schemas.get(contract.table, (None, None))
     if contract.table in inputs.stops:
         stops = [inputs.stops[contract.table]]
     else:

@@ -12,13 +12,13 @@ from sluice import dag_ids
 from sluice.ledger.error_causes import EXPECTATIONS_FAILED
 from sluice.plan.risk import RiskKind, RiskStatus
 from sluice.status.model import LastError, TableStatus
-from sluice.status.open_work import SliceStatus
+from sluice.status.open_work import IngestRun, SliceStatus
 from sluice.status.text import awaited_problems, counted, late_text, utc_text
 
 # The most urgent state first.
 URGENCY = (
-    *("blocked", "stopped", "failed", "late", "review", "doubtful", "at risk", "backfill refused"),
-    *("paused", "unknown", "new", "reading", "fresh"),
+    *("blocked", "stopped", "failed", "late", "review", "at risk", "backfill refused", "paused"),
+    *("doubtful", "unknown", "new", "reading", "fresh"),
 )
 
 
@@ -43,8 +43,13 @@ _AT_RISK = {
     RiskKind.TIMESTAMPS: "Have the producer send milliseconds; message.timestamp.after.max.ms refuses others.",
     RiskKind.SCHEMA: "Ask the producers whether the field is gone for good, then change the contract.",
 }
+_NEXT_OF_CHANGE = {
+    "open": f"Approve or reject the change: on the table's page, or in DAG {dag_ids.REVIEW_SCHEMA}.",
+    "rejected": "Take the change out of the contract file, or take the rejection back: review it again and approve it.",
+    "due": "The next run applies it.",
+}
 _FAILED_CHECKS = (
-    "Correct the records at their producer, or change the expectation in the contract. "
+    "Correct the records at their producer, or change the expectation in the contract: mostly allows a share to fail. "
     "The state ends with the next batch that passes."
 )
 
@@ -70,8 +75,11 @@ class Verdict:
         about: identifies it among verdicts of the same state while it lasts: the topic, with its batch if one was
             refused; the run of a backfill.
         dag: DAG of the run that was refused.
+        task: the task of that run which failed.
         runs: consecutive runs that failed.
         by_expectation: whether an expectation refused the batch: its rows are not in quarantine.
+        decided: whether an operator has decided already, and the next run shows the effect.
+        name: the state as pages show it, where it differs from that of the word.
     """
 
     word: str
@@ -82,13 +90,16 @@ class Verdict:
     about: str = ""
     dag: str = ""
     run_id: str | None = None
+    task: str | None = None
     runs: int = 0
     by_expectation: bool = False
+    decided: bool = False
+    name: str = ""
 
     @property
     def label(self) -> str:
         """The state as pages show it."""
-        return label(self.word)
+        return self.name or label(self.word)
 
 
 def label(word: str) -> str:
@@ -133,22 +144,27 @@ def worst_verdict(table: TableStatus) -> Verdict:
 def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
     """List all states of a table, the most urgent first."""
     dag = dag_ids.ingest_dag(table.group)
-    errors = [_error_verdict(each, dag) for each in table.open_errors]
+    errors = [_error_verdict(each, dag, table.run) for each in table.open_errors]
     yield from (each for each in errors if each.word == "blocked")
     yield from islice(_problem_verdicts(table), MAX_TOPICS_LISTED)
     yield from (each for each in errors if each.word == "failed")
+    yield from _failed_run_verdicts(table, dag)
     if table.freshness_kept is False:
         yield Verdict("late", Tone.BAD, late_text(table), _next_step_of_late(table, dag))
     if table.schema:
-        todo = f"Approve or reject the change in the DAG {dag_ids.REVIEW_SCHEMA}."
-        yield Verdict("review", Tone.WARN, table.schema, todo)
-    for each in table.failed_expectations:
-        more = f" And {len(each.failed) - 1} more." if each.failed[1:] else ""
-        yield Verdict("doubtful", Tone.WARN, each.failed[0] + more, _FAILED_CHECKS, about=each.topic)
+        name = "change rejected" if table.schema_state == "rejected" else ""
+        todo = _NEXT_OF_CHANGE.get(
+            table.schema_state or "", "Correct the newest schema in the registry, or the contract."
+        )
+        yield Verdict("review", Tone.WARN, f"{table.schema.rstrip('.')}.", todo, name=name)
     yield from _risk_verdicts(table.risks)
     yield from _backfill_verdicts(table.slices)
     if table.paused:
-        yield Verdict("paused", Tone.WARN, f"DAG {dag} is paused: no run starts.", "Unpause the DAG.")
+        todo = "Unpause the DAG." if table.scheduled else "It has no schedule: start a run, which unpauses it first."
+        yield Verdict("paused", Tone.WARN, f"DAG {dag} is paused: no run starts.", todo)
+    for each in table.failed_expectations:  # its rows are published, or quarantined: what holds up records comes first
+        more = f"; {len(each.failed) - 1} more failed" if each.failed[1:] else ""
+        yield Verdict("doubtful", Tone.WARN, each.failed[0] + more, _FAILED_CHECKS, about=each.topic)
     if table.unknown and (table.unasked or not table.problems):  # else the problems above are the answer
         todo = "See the error at the top of the page. The page retries automatically."
         last = f" Shown as of {utc_text(table.as_of)}." if table.as_of else ""
@@ -168,10 +184,14 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
 
 
 def _next_step_of_late(table: TableStatus, dag: str) -> str:
-    if table.paused:
+    if table.paused and table.scheduled:
         return f"DAG {dag} is paused: unpause it."
+    if not table.scheduled and not table.run:
+        return f"DAG {dag} has no schedule: start a run."
     if pool := table.waits_for_pool:
         return f"A run of DAG {dag} waits for a slot of pool {pool}: see what runs in it, or raise its slots."
+    if table.failed_run:
+        return f"The last run of DAG {dag} failed: fix its cause."
     return f"Check that DAG {dag} runs, and how long its batches take."
 
 
@@ -188,6 +208,17 @@ def _problem_verdicts(table: TableStatus) -> Iterator[Verdict]:
         )
 
 
+def _failed_run_verdicts(table: TableStatus, dag: str) -> Iterator[Verdict]:
+    """The last run, if it failed before any table had an outcome: no ledger and no table knows of it."""
+    run = table.failed_run
+    if run is None or any(each.run_id == run.run_id for each in table.open_errors):
+        return
+    tries = f"{run.tries} {'try' if run.tries == 1 else 'tries'}"
+    at = f" at {utc_text(run.ended)}" if run.ended else ""
+    why = f"The last run of DAG {dag} failed{at}: task {run.task} failed after {tries}."
+    yield Verdict("failed", Tone.BAD, why, "See the log of the task.", dag=dag, run_id=run.run_id, task=run.task)
+
+
 def _risk_verdicts(risks: Iterable[RiskStatus]) -> Iterator[Verdict]:
     """One per kind and topic, for the first topics of each kind."""
     found: dict[str, dict[str, list[str]]] = {}
@@ -199,8 +230,16 @@ def _risk_verdicts(risks: Iterable[RiskStatus]) -> Iterator[Verdict]:
             yield Verdict("at risk", Tone.WARN, why, _AT_RISK[RiskKind(kind)], kind, about=topic)
 
 
-def _error_verdict(error: LastError, dag: str) -> Verdict:
+def _error_verdict(error: LastError, dag: str, run: IngestRun | None) -> Verdict:
     about = error.topic if error.batch is None else f"batch {error.batch} of {error.topic}"
+    if error.state == "blocked" and error.decided_by and error.decided_at:
+        waits = "" if run else " It waits for a run."
+        why = f"{error.decided_by} decided at {utc_text(error.decided_at)} to publish {about} anyway.{waits}"
+        todo = "A run is under way." if run else f"Start a run of DAG {dag}."
+        return Verdict(
+            "blocked", Tone.BAD, why, todo, about=about, dag=dag, run_id=error.run_id,
+            decided=True, name="publish decided",
+        )  # fmt: skip
     if error.state == "blocked":
         todo = "Fix the contract or the records; the next run retries the batch."
         return Verdict(

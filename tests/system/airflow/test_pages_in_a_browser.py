@@ -466,7 +466,7 @@ def test_the_stale_table_whose_dag_is_paused_its_quarantined_record_and_all_is_g
         link = frame.get_by_role("link", name="killed.orders", exact=True)
         row = frame.locator("table.tables tbody tr", has=link)
         expect(row.locator(".badge")).to_have_text("stale")
-        expect(row).to_contain_text("DAG ingest_killed is paused: unpause it.")
+        expect(row).to_contain_text("DAG ingest_killed has no schedule: start a run.")
         frame.get_by_label("State").select_option("stale")
         expect(frame.locator("table.tables tbody tr")).to_have_count(1)
         expect(row.locator("td").nth(1)).to_contain_text("/ 1s")

@@ -19,9 +19,10 @@ from pathlib import Path
 import pytest
 
 from sluice import __version__
-from sluice.cli import arguments, ledger, main, output, quarantine, spark
+from sluice.cli import arguments, ledger, main, output, spark
 from sluice.embedded.home import REPOSITORY
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState
+from sluice.pages import quarantine_summary
 
 pytestmark = pytest.mark.unit
 
@@ -161,11 +162,13 @@ def test_doctor_shows_its_progress_on_a_terminal_and_beside_its_json(tmp_path: P
 
 
 def test_quarantined_values_are_text_or_base64_and_add_no_line() -> None:
-    shown = [quarantine.printed(each) for each in ("é\n\x1b[2J".encode(), b"\xff\n", b"\x00\x00\x00\x00\x07ab", None)]
-    assert shown == ["é\n\x1b[2J", "base64 /wo=", "base64 AAAAAAdhYg==", None]
+    shown = [
+        quarantine_summary.shown(each) for each in ("é\n\x1b[2J".encode(), b"\xff\n", b"\x00\x00\x00\x00\x07ab", None)
+    ]
+    assert shown == ["é\\n\x1b[2J", "base64 /wo=", "base64 AAAAAAdhYg==", None]
     stream = io.StringIO()
     with redirect_stdout(output.Printable(stream)):
-        output.print_table(["KEY"], [[quarantine.one_line(each)] for each in shown])
+        output.print_table(["KEY"], [[quarantine_summary.one_line(each)] for each in shown])
     assert stream.getvalue().splitlines() == ["KEY", "é\\n\\x1b[2J", "base64 /wo=", "base64 AAAAAAdhYg==", "-"]
 
 

@@ -407,6 +407,13 @@ def test_an_answer_is_given_once_to_what_was_shown_and_with_a_reason(catalog):
         evolve.decide(catalog, new, ReviewDecision(approve=True, why="yes", change_id="other", **about))
     evolve.decide(catalog, new, ReviewDecision(approve=False, why="no", change_id=shown.change.change_id, **about))
     assert evolve.apply_pending(catalog, new, run_id="r").review == "rejected"
+    again = review_schema.load_review(catalog, new, include_rejected=True)
+    assert again.lines()[0].startswith("ns.t: version 2 of its contract was rejected by ann at 2")
+    assert again.lines()[0].endswith(" UTC (no)") and again.change.state == "rejected"
+    assert str(again.change.summary()).startswith("rejected by ann at ")
+    assert respond(catalog, new, approve=False).lines == [
+        "ns.t: it stays rejected. Take the change out of the contract file."
+    ]
     with pytest.raises(RefusedError, match="It was rejected"):
         evolve.decide(catalog, new, ReviewDecision(approve=False, why="no", **about))
     evolve.decide(catalog, new, ReviewDecision(approve=True, why="after all", **about))

@@ -731,7 +731,7 @@ def test_orphans_are_looked_for_only_where_something_was_written_since(tmp_path,
     )
     found = needs(promises, catalog, Action.ORPHANS, NOW + timedelta(days=50))["shop.orders"]
     assert found.steps == ()
-    assert found.reason.startswith("last checked for orphan files 40 d ago, last changed ")
+    assert found.reason.startswith("last checked for orphan files 40 d ago, metadata last written ")
     # A rewrite that is killed leaves its files, and the table as it was.
     begun = [ActionResult("shop.orders", a, maintenance_table.BEGUN, at=NOW + timedelta(days=11)) for a in Action]
     maintenance_table.write_results(catalog, begun[2:], run_id="r3")

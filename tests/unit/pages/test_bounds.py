@@ -195,5 +195,5 @@ def test_of_too_many_names_the_longest_idle_are_forgotten(monkeypatch: pytest.Mo
 
 def test_the_offsets_of_a_thousand_partitions_are_cut() -> None:
     of = {p: OffsetRange(0, p) for p in range(1000)}
-    assert render.format_ranges({p: of[p] for p in (2, 1)}) == "1: [0, 1)  2: [0, 2)"
-    assert render.format_ranges(of).endswith("49: [0, 49)  and 950 more partitions")
+    assert render.format_ranges({p: of[p] for p in (2, 1)}) == "partition 1: 0, partition 2: 0 to 1"
+    assert render.format_ranges(of).endswith("partition 49: 0 to 48, and 950 more partitions")

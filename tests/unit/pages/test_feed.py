@@ -81,6 +81,7 @@ def page(found: detail.TableDetail, **changes: Any) -> str:
         errors=[], readiness=found.readiness, past=Reading(), hours=24,
         ranges=RANGES, max_groups=9, max_gaps=9, table=table, detail=found,
         verdicts=list(verdicts.list_verdicts(table)), reports=False, readable=(), review=None, runs=(), charts=None,
+        gone_runs=(),
         operations=TableOperations(table, Rights()),
     )  # fmt: skip
 
@@ -107,14 +108,15 @@ def test_the_contract_that_is_shown_is_the_one_in_force(catalog: SqlCatalog, tmp
     assert evolve.apply_pending(catalog, file, run_id="r").review == "open"
     found = detail.read_detail(NAME)
     assert "name: amount" in found.contract and "freshness: 900s" in found.contract  # how it is run is the file's
-    assert found.difference.startswith("The contract file differs and waits for approval: ")
-    assert "amount" in found.difference and found.difference in html.unescape(page(found))
+    assert found.difference == "The contract file differs from the active contract and waits for approval."
+    (change,) = found.changes
+    assert "amount" in change and f"<li>{html.escape(change)}</li>" in page(found)
     evolve.decide(catalog, file, ReviewDecision(approve=False, who="ann", why="no", run_id="r"))
-    assert "differs, and the change was rejected: " in detail.read_detail(NAME).difference
+    assert ", and the change was rejected by " in detail.read_detail(NAME).difference
     # What is to come at once, what is ignored, what is refused.
     more = [ID, AMOUNT, {"name": "x", "type": "date"}]
     says(tmp_path, columns=more, **keyed)
-    assert "takes effect with the next run: " in detail.read_detail(NAME).difference
+    assert "takes effect with the next run." in detail.read_detail(NAME).difference
     says(tmp_path, columns=more, schema_policy={"add_column": "ignore"}, **keyed)
     assert detail.read_detail(NAME).difference.startswith("schema_policy ignores these differences: ")
     says(tmp_path, columns=more, schema_policy={"add_column": "refuse"}, **keyed)

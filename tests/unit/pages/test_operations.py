@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,10 +17,12 @@ from sluice.pages.operations import Operation, Rights
 from sluice.pages.quarantine_summary import ErrorGroup, QuarantineSummary
 from sluice.pages.table_operations import TableOperations
 from sluice.status import verdicts
-from sluice.status.model import TableStatus, TopicStatus
+from sluice.status.model import LastError, TableStatus, TopicStatus
+from sluice.status.open_work import IngestRun
 
 pytestmark = pytest.mark.unit
 
+AT = datetime(2026, 11, 22, 6, 0, tzinfo=UTC)
 HOSTILE = "\"'><script>alert(1)</script>/../{{ 7*7 }}"
 EVERYTHING = Rights(lambda _: True, lambda _: True, lambda _: True)
 APART = TableDetail(quarantine=QuarantineSummary([ErrorGroup("misfit", "id", 3, {"t": {"0": [1, 9]}})]))
@@ -72,6 +75,13 @@ def test_each_run_is_a_real_one_whose_id_says_the_table_and_what_is_done() -> No
     }
 
 
+def test_a_rollback_says_where_it_goes_back_to_and_asks_for_the_loss_last() -> None:
+    rollback = TableOperations(table(), EVERYTHING).roll_back("scheduled__1")
+    assert rollback and rollback.label == "Roll back to before this run…" and "scheduled__1" in rollback.text[0]
+    assert [field.name for field in rollback.fields] == ["why", "accept_loss"]
+    assert "dry run above shows LOST" in rollback.fields[-1].hint
+
+
 def test_what_only_the_next_run_shows_leads_to_that_run() -> None:
     for paused, label in ((True, "Unpause…"), (False, "Run now…")):
         found = {each.dag: each.then for each in every(TableOperations(table(paused=paused), EVERYTHING))}
@@ -84,6 +94,25 @@ def test_a_dag_that_is_unpaused_is_offered_a_run_because_its_schedule_may_be_far
     assert (
         unpause and unpause.then and (unpause.then.path, unpause.then.then) == ("/api/v2/dags/ingest_g/dagRuns", None)
     )
+
+
+def test_a_paused_dag_without_a_schedule_needs_a_run_and_not_only_to_be_unpaused() -> None:
+    each = table(freshness_kept=False, paused=True, scheduled=False)
+    known = TableOperations(each, EVERYTHING)
+    told = [
+        (v.word, v.todo, [o.label for o in buttons]) for v, buttons in known.by_verdict(verdicts.list_verdicts(each))
+    ]
+    assert told == [
+        ("late", "DAG ingest_g has no schedule: start a run.", ["Run now…", "Unpause…"]),
+        ("paused", "It has no schedule: start a run, which unpauses it first.", []),
+    ]
+    run, unpause = known.run_now(), known.unpause()
+    assert run and run.unpause and run.text[-1] == "DAG ingest_g is paused: it is unpaused first."
+    assert unpause and unpause.text == ["It has no schedule: it runs when somebody starts a run."]
+    scheduled = TableOperations(table(paused=True), EVERYTHING).unpause()
+    assert scheduled and scheduled.text == ["Runs of its schedule start again, for all tables of group g."]
+    only_edits = TableOperations(each, Rights(edit=lambda _: True))
+    assert [o.label for o in only_edits.for_verdict(verdicts.worst_verdict(each))] == ["Unpause…"]
 
 
 def test_a_run_of_a_paused_dag_would_wait_so_that_it_is_unpaused_first() -> None:
@@ -100,9 +129,8 @@ def test_a_run_of_a_paused_dag_would_wait_so_that_it_is_unpaused_first() -> None
 @pytest.mark.parametrize(
     ("word", "labels"),
     [
-        ("blocked", ["Run again…", "Publish anyway…"]), ("failed", ["Run again…"]), ("stopped", ["Skip lost offsets…"]),
+        ("blocked", ["Run now…", "Publish anyway…"]), ("failed", ["Run now…"]), ("stopped", ["Skip lost offsets…"]),
         ("late", ["Run now…"]), ("at risk", ["Run now…"]), ("new", ["Run now…"]), ("paused", ["Run now…"]),
-        ("review", ["Review…"]),
         ("doubtful", []), ("backfill refused", []), ("unknown", []), ("reading", []), ("fresh", []),
     ],
 )  # fmt: skip
@@ -110,12 +138,43 @@ def test_each_state_has_the_button_that_may_end_it(word: str, labels: list[str])
     assert word in verdicts.URGENCY
     verdict = verdicts.Verdict(word, verdicts.Tone.BAD, "why")
     assert [each.label for each in TableOperations(table(), EVERYTHING).for_verdict(verdict)] == labels
-    if labels[:1] in (["Run now…"], ["Run again…"]):
+    if labels[:1] == ["Run now…"]:
         paused = TableOperations(table(paused=True), EVERYTHING)
         assert [each.label for each in paused.for_verdict(verdict)] == [
             "Unpause…",
             *labels[1:],
         ]
+
+
+@pytest.mark.parametrize(
+    ("state", "review", "labels", "step"),
+    [
+        ("open", None, ["Review…"], "Review it, then approve or reject it here."),
+        ("open", "review__1", ["Approve…", "Reject…"], "Approve or Reject it."),
+        ("rejected", None, ["Review again…"], "Or take the rejection back: Review again, then Approve."),
+        ("rejected", "review__1", ["Approve…", "Reject…"], "Or take the rejection back: Approve."),
+        ("due", None, ["Run now…"], "The next run applies it."),
+        (None, None, [], ""),
+    ],
+)
+def test_a_contract_change_has_the_buttons_of_its_state(
+    state: str | None, review: str | None, labels: list[str], step: str
+) -> None:
+    each = table(schema="a change", schema_state=state)
+    verdict = next(verdicts.list_verdicts(each))
+    assert (verdict.word, verdict.label == "change rejected") == ("review", state == "rejected")
+    known = TableOperations(each, EVERYTHING, review)
+    assert [operation.label for operation in known.for_verdict(verdict)] == labels
+    assert known.next_step(verdict).endswith(step)
+    nobody = TableOperations(each, Rights(), review)
+    assert (nobody.for_verdict(verdict), nobody.next_step(verdict)) == ([], verdict.todo)
+
+
+def test_who_rejects_a_change_reads_beforehand_that_the_file_keeps_it() -> None:
+    known = TableOperations(table(schema_state="open"), EVERYTHING, "review__1")
+    reject, approve = known.answer("Reject"), known.answer("Approve")
+    assert reject and reject.text[0].startswith("The contract file keeps the change: take it out afterwards")
+    assert approve and approve.text == []
 
 
 def test_an_operation_that_may_end_several_states_stands_once() -> None:
@@ -129,7 +188,19 @@ def test_an_operation_that_may_end_several_states_stands_once() -> None:
 
 def test_a_batch_that_an_expectation_blocked_is_not_published_by_a_button() -> None:
     verdict = verdicts.Verdict("blocked", verdicts.Tone.BAD, "why", by_expectation=True)
-    assert [each.label for each in TableOperations(table(), EVERYTHING).for_verdict(verdict)] == ["Run again…"]
+    assert [each.label for each in TableOperations(table(), EVERYTHING).for_verdict(verdict)] == ["Run now…"]
+
+
+def test_what_is_decided_already_has_no_second_button_but_the_run_that_it_waits_for() -> None:
+    error = LastError(AT, "blocked", "t", 3, "50 of 50 records", "run", open=True, decided_by="ann", decided_at=AT)
+    verdict, *_ = verdicts.list_verdicts(table(last_error=error))
+    assert (verdict.word, verdict.label) == ("blocked", "publish decided")
+    assert verdict.why.startswith("ann decided at 2026-11-22 06:00:00 UTC to publish batch 3 of t anyway.")
+    assert [each.label for each in TableOperations(table(), EVERYTHING).for_verdict(verdict)] == ["Run now…"]
+    under_way = table(last_error=error, run=IngestRun("r", "running", AT))
+    verdict = verdicts.worst_verdict(under_way)
+    assert "waits for a run" not in verdict.why
+    assert (verdict.todo, TableOperations(under_way, EVERYTHING).for_verdict(verdict)) == ("A run is under way.", [])
 
 
 def test_records_are_replayed_topic_by_topic_from_where_they_are() -> None:

@@ -70,6 +70,8 @@ def test_records_are_told_by_what_is_wrong_with_them_and_where_they_can_be_repla
     assert [parts[0], parts[1], parts[3]] == [{39: 1}, {38: 1}, {1: 1}] and sum(parts[2].values()) == 24
     assert parts[2][0] == 2 and found.part_begin(0) == found.first and found.part_begin(40) == found.last
     assert not any("secret" in str(row) for wrong in found.groups for row in wrong.newest)
+    shown = quarantine_summary.read_quarantine(catalog, contract, with_values=True).groups
+    assert {(row["key"], row["value"]) for wrong in shown for row in wrong.newest} == {(None, "secret")}
     # Of a table whose offsets nobody can tell, nothing is offered to be replayed, nor said to wait.
     unknown = quarantine_summary.read_quarantine(catalog, contract).groups
     assert [(each.ranges, each.waiting, each.records) for each in unknown] == [({}, False, 25), ({}, False, 2)]
@@ -122,3 +124,10 @@ def test_the_newest_records_come_with_their_values_only_if_asked_for(tmp_path: P
     assert all("value" not in row for row in newest)
     valued = quarantine_summary.read_newest_records(catalog, contract, 4, with_values=True)
     assert [row["value"] for row in valued] == [b"secret", b"replayed", b"other", b"secret"]
+
+
+def test_keys_and_values_are_shown_in_one_short_line() -> None:
+    given = (None, b"", b"a\nb", "é".encode(), b"\xff", b"\x00a", b"x" * 201)
+    assert [quarantine_summary.shown(each) for each in given] == [
+        None, "", "a\\nb", "é", "base64 /w==", "base64 AGE=", "x" * 200 + "…",
+    ]  # fmt: skip

@@ -46,7 +46,7 @@ from sluice.status.model import (
     TableStatus,
     TopicStatus,
 )
-from sluice.status.open_work import SliceStatus
+from sluice.status.open_work import IngestRun, OpenBatch, SliceStatus
 from sluice.status.readiness import FRESHNESS, ReadinessCheck, with_current_freshness
 from sluice.status.timeline import TableAsOf
 from sluice.status.verdicts import Tone
@@ -60,6 +60,9 @@ HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}</t
 
 ANYTHING = Rights(lambda _: True, lambda _: True, lambda _: True)
 """Of a viewer who may do everything; no DAG is paused."""
+
+
+FAILED_CHECK = ExpectationsSummary("t", 3, NOW, 1, 0, ["warn: 3 of 5 rows fail"])
 
 
 def table(**changes: Any) -> TableStatus:
@@ -86,7 +89,9 @@ def late(**changes: Any) -> TableStatus:
         (replace(table(), topics=[TopicStatus("t")]), "unknown", Tone.UNKNOWN),
         (table(risks=[RiskStatus("unread", "t", "Kafka deletes it soon")]), "at risk", Tone.WARN),
         (table(schema="a change waits"), "review", Tone.WARN),
-        (table(expectations=ExpectationsSummary("t", 3, NOW, 1, 0, ["warn: 3 of 5 rows fail"])), "doubtful", Tone.WARN),
+        (table(expectations=FAILED_CHECK), "doubtful", Tone.WARN),
+        (table(expectations=FAILED_CHECK, paused=True), "paused", Tone.WARN),
+        (table(expectations=FAILED_CHECK, risks=[RiskStatus("unread", "t", "soon")]), "at risk", Tone.WARN),
         (table(slices=[SliceStatus("t", -1, "blocked", {}, NOW, "r", "no", None)]), "backfill refused", Tone.WARN),
         (table(paused=True), "paused", Tone.WARN),  # never green
         (late(paused=True), "late", Tone.BAD),
@@ -161,6 +166,102 @@ def test_who_may_see_a_table_that_could_not_be_asked_is_told_by_its_contract_as_
     (seen,) = found.filter_groups(lambda group: group == "secret").tables
     assert (seen.group, seen.mode, seen.owner, seen.quarantined, seen.as_of) == ("secret", "upsert", "you", 5, NOW)
     assert verdicts.worst_verdict(seen).word == "blocked"  # the ledger told of it
+
+
+def test_a_run_of_the_group_has_one_button() -> None:
+    for each in (table(), table(last_error=error("blocked")), late(paused=True)):
+        found = page("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None)
+        assert found.count(">Run now…</button>") == 1
+        assert found.count(">Unpause…</button>") == each.paused
+    decided = replace(error("blocked"), decided_by="ann", decided_at=NOW)
+    each = table(last_error=decided)
+    found = page("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None)
+    assert "ann decided at <time" in found and "Publish anyway…" not in found and "Start a run of DAG <a" in found
+    assert found.count(">Run now…</button>") == 1
+    assert "Publish anyway…" not in page("tables.html", tables=[each])
+
+
+def test_a_run_that_failed_before_any_table_is_named_with_its_time_and_log() -> None:
+    failed = IngestRun("r1", "failed", NOW, NOW, "plan", 3)
+    each = table(failed_run=failed, run=IngestRun("r2", "queued", NOW))
+    (verdict, *_) = verdicts.list_verdicts(each)
+    assert (verdict.word, verdict.tone) == ("failed", Tone.BAD)
+    why = "The last run of DAG ingest_g failed at 2026-11-22 06:00:00 UTC: task plan failed after 3 tries."
+    assert verdict.why == why
+    for found in (
+        page("tables.html", tables=[each]),
+        page("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None),
+    ):
+        assert 'data-airflow-path="/dags/ingest_g/runs/r1/tasks/plan" href="#">Log</a>' in found
+        assert 'data-airflow-path="/dags/ingest_g/runs/r2" href="#">Run queued</a> since <time' in found
+    assert [v.todo for v in verdicts.list_verdicts(late(failed_run=failed)) if v.word == "late"] == [
+        "The last run of DAG ingest_g failed: fix its cause."
+    ]
+    told = replace(error(), run_id="r1")  # the ledger has this run's own reason
+    assert [v.why for v in verdicts.list_verdicts(table(failed_run=failed, last_error=told))][:1] == [told.error]
+    assert all(v.word != "failed" for v in [*verdicts.list_verdicts(table(failed_run=failed, last_error=told))][1:])
+
+
+@pytest.mark.parametrize(
+    ("changes", "tone", "figure", "card"),
+    [
+        # Its topic was quiet for hours: what is unread is minutes old, and the next run publishes it.
+        ({}, "good", "&lt; 60m", "100%"),
+        ({"last_error": error("blocked")}, "bad", "4h", "0%"),
+        ({"paused": True}, "bad", "4h", "0%"),
+        ({"failed_run": IngestRun("r", "failed", NOW, NOW, "plan", 1)}, "bad", "4h", "0%"),
+        ({"freshness_kept": False}, "bad", "4h", "0%"),
+    ],
+)
+def test_bar_figure_and_card_say_the_same_of_a_freshness(
+    changes: dict[str, Any], tone: str, figure: str, card: str
+) -> None:
+    given = {"freshness_kept": True, "freshness_now_seconds": 4 * 3600.0, "freshness_promised_seconds": 3600.0}
+    each = table(**{**given, **changes})
+    found = page("tables.html", tables=[each])
+    assert f'<svg class="gauge {tone}"' in found and f"<b>{card}</b> within the freshness target" in found
+    shown = page("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None)
+    assert all(f">{figure}" in text for text in (found, shown))
+
+
+def test_a_batch_that_is_not_published_is_among_the_batches() -> None:
+    waiting = [
+        OpenBatch("t", 3, "staged", {0: OffsetRange(5, 9)}),
+        OpenBatch("t", 4, "planned", {0: OffsetRange(9, 12)}),
+    ]
+    each = table(last_error=error("blocked"), open_batches=waiting)
+    found = page("table.html", table=each, verdicts=[verdicts.worst_verdict(each)], detail=detail.TableDetail())
+    assert "Batch 3 of t is staged, and not published: blocked. Offsets: partition 0: 5 to 8." in found
+    assert "Batch 4 of t is planned, and not staged yet. Offsets: partition 0: 9 to 11." in found
+
+
+def test_a_run_that_airflow_does_not_have_is_no_link() -> None:
+    batches = [
+        detail.PublishedBatch("t", n, {}, "publish", n, NOW, run, 1, 0, 1)
+        for n, run in enumerate(("scheduled__1", "scheduled__gone", "command__2026"))
+    ]
+    found = page(
+        "table.html", table=table(), verdicts=[verdicts.worst_verdict(table())],
+        gone_runs={"scheduled__gone", "command__2026"}, detail=detail.TableDetail(batches=batches),
+    )  # fmt: skip
+    assert re.findall(r'data-airflow-path="/dags/ingest_g/runs/([^"]*)"', found) == ["scheduled__1"]
+    assert re.findall(r"quality\?[^\"]*run_id=([^&\"]*)", found) == ["scheduled__1"]
+    assert all(run in found for run in ("scheduled__gone", "command__2026"))
+    refused = page("table.html", table=table(), verdicts=[replace(verdicts.worst_verdict(table(last_error=error())),
+                   run_id="command__2026")], detail=None)  # fmt: skip
+    assert "command__2026" not in re.findall(r"/runs/[^\"]*", refused)
+    assert "runs/command__" not in refused
+
+
+def test_a_change_under_review_leads_to_the_change_and_to_the_question() -> None:
+    each = table(schema="under review: drops column s", schema_state="open")
+    assert '/tables/db.t#versions">See the change</a>' in page("tables.html", tables=[each])
+    found = page(
+        "table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None, review="r1",
+        operations=TableOperations(each, ANYTHING, "r1"),
+    )  # fmt: skip
+    assert 'href="#versions">See the change</a>' in found and "<strong>Approve or Reject it.</strong>" in found
+    assert "/dags/review_schema/runs/r1/tasks/decide/required_actions" in found
 
 
 def test_a_table_whose_topic_is_not_there_was_told_of() -> None:
@@ -317,8 +418,11 @@ def test_records_of_a_batch_that_is_not_published_yet_are_not_offered_for_a_repl
         assert [each["label"] for each in operations_of(told)] == ["Replay…", "Replay all…"][:buttons], groups
         assert ("replays the other records" in told) == (len(groups) == 2)
         # Each list of records stands with the offsets that cover them.
-        offsets = re.findall(r'data-label="Offset".*?>(\d+)<|<p>Offsets (.*?) of t', told)
-        expected = [*([("71", "")] if waits in groups else []), *([("8", ""), ("", "0: [1, 9)")] if buttons else [])]
+        offsets = re.findall(r'data-label="Offset".*?>(\d+)<|<p>Offsets of t: (.*?)<', told)
+        expected = [
+            *([("71", "")] if waits in groups else []),
+            *([("8", ""), ("", "partition 0: 1 to 8 ")] if buttons else []),
+        ]
         assert offsets == expected
 
 
@@ -340,6 +444,18 @@ def test_quarantined_records_are_shown_over_time_and_as_a_query_to_copy() -> Non
     assert order == ["pre", "button"] and f"{HOSTILE}Copy" in found.text
     operate = [a for _, a in found.elements if "operate" in (a.get("class") or "").split()]
     assert operate and all("data-operation" in a for a in operate)  # its click opens a dialog
+
+
+def test_keys_and_values_are_shown_only_where_the_contract_has_them_shown() -> None:
+    row = {"at": NOW, "_kafka_topic": "t", "_kafka_partition": 0, "_kafka_offset": 8, "batch_seq": 1, "error": "no"}
+    groups = [ErrorGroup("misfit", "id", 1, {}, [{**row, "key": None, "value": HOSTILE}])]
+    for asked in (False, True):
+        shown = detail.TableDetail(quarantine=QuarantineSummary(groups), shows_values=asked)
+        told = page("table.html", table=table(), verdicts=list(verdicts.list_verdicts(table())), detail=shown)
+        found = Seen()
+        found.feed(told)
+        labels = {a.get("data-label") for tag, a in found.elements if tag == "td"}
+        assert ({"Key", "Value"} <= labels) == (HOSTILE in found.text) == asked
 
 
 def test_a_batch_that_an_expectation_refused_leads_to_the_expectation_not_to_the_quarantine() -> None:
@@ -382,11 +498,11 @@ def test_failing_checks_say_what_is_expected_and_what_to_do() -> None:
         detail.TableDetail(trends=trends.group_results([tolerant]))
     ).replace("</b>", "")
     assert "And 2 more." in words and "of_u" not in words
-    assert "Correct the records at their producer, or change the expectation in the contract." in words
+    assert "Correct the records at their producer, or change the expectation in the contract: mostly allows" in words
     links = [("#quality", "Failed expectations"), ("#rejected", "Quarantined records"), ("#versions", "Contract")]
     assert re.findall('<a href="(#.*?)">(.*?)</a>', told) == links
     # Before the results were read the status says it.
-    assert "expect_column_values_to_be_between(amount): 3 of 50 rows fail And 1 more." in lead(None)
+    assert "expect_column_values_to_be_between(amount): 3 of 50 rows fail; 1 more failed." in lead(None)
     rows = page("tables.html", tables=[each])
     assert '<a href="/sluice/tables/db.t#quality">Failed expectations</a>' in rows
 
@@ -436,7 +552,7 @@ def test_the_cards_tell_what_needs_a_person_and_how_much_goes_through() -> None:
         ("33%", "within the freshness target", "2 of 3 stale", "bad"),
         ("60", "records published a minute", "mean of the last hour, 2 tables", ""),
         ("7", "records quarantined in 24 h", "1,200 in quarantine now", "warn"),
-        ("1", "table has failing checks", "of 1 with evaluated checks", "warn"),
+        ("1", "table has failing checks", "of 1 table with evaluated checks", "warn"),
     ]
     assert told(overview([table()], activity={})) == [
         ("0", "need attention", "of 1 table", "good"),
@@ -613,7 +729,40 @@ def test_moments_within_a_text_are_in_the_viewers_zone_too() -> None:
     assert f">last at {time_of} &lt;b&gt; &#34;&#39;&gt;&lt;script&gt;" in found
     assert f"Shown as of {time_of}" in found
     assert render.with_code("Set `a: <b>` in `c") == "Set <code>a: &lt;b&gt;</code> in `c"
+    assert render.with_links("Trigger DAG backfill: `sluice backfill <x>`, not DAG x.") == (
+        'Trigger DAG <a data-airflow-path="/dags/backfill" href="#">backfill</a>: '
+        "<code>sluice backfill &lt;x&gt;</code>, not DAG x."
+    )
     assert render.with_time_elements("at 2026-99-22 06:00:00 UTC & so") == "at 2026-99-22 06:00:00 UTC &amp; so"
+
+
+def test_each_next_step_of_readiness_has_its_link_or_button() -> None:
+    steps = {
+        "Freshness": "See the timeline.",
+        "Rollback": "Roll back this table with DAG rollback.",
+        "Replay": "Replay a range with DAG backfill.",
+        "Small files": "Unpause DAG maintain_rewrite_data_files.",
+    }
+    each = table()
+    found = page(
+        "table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=detail.TableDetail(),
+        readiness=[ReadinessCheck(name, False, "facts", step) for name, step in steps.items()],
+    )  # fmt: skip
+    cells = re.findall(r'data-label="Next step"[^>]*>(.*?)</td>', found, re.DOTALL)
+    assert '<a href="/sluice/tables/db.t/timeline">' in cells[0] and '<a href="#batches">' in cells[1]
+    told = [[one["label"] for one in operations_of(cell)] for cell in cells]
+    assert told == [[], [], ["Backfill…"], ["Rewrite data files…"]]
+    assert all('data-airflow-path="/dags/' in cell for cell in cells[1:])
+
+
+def test_the_list_and_the_page_have_the_same_next_step() -> None:
+    advice = "It failed. [table db.t] Next step: Ask `team` <x>."
+    for state, step in (("failed", "Ask <code>team</code> &lt;x&gt;."), ("blocked", "Fix the contract or the records")):
+        each = table(last_error=replace(error(state), error=advice))
+        row = page("tables.html", tables=[each])
+        lead = page("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None)
+        assert [text.count(f"<strong>{step}") for text in (row, lead)] == [1, 1], state
+        assert "It failed. <strong>" in row and "`" not in re.sub("<.*?>", "", row)
 
 
 class Seen(HTMLParser):
@@ -667,6 +816,7 @@ def page(template: str, **values: Any) -> str:
             "reports": False,
             "details": {},
             "review": None,
+            "gone_runs": (),
             "runs": (),
             "charts": None,
             "past": Reading(),
@@ -814,7 +964,7 @@ def test_a_page_tells_what_the_table_holds() -> None:
     each = hostile_table()
     found = seen("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=hostile_detail())
     words = " ".join(found.text.split())
-    assert "12.3 MB" in words and "0: [0, 10)" in words
+    assert "12.3 MB" in words and "partition 0: 0 to 9" in words
     assert "90m" in words and "2.0 kB" in words  # how long Kafka keeps what is unread; the size of a file
     bars = [a for tag, a in found.elements if tag == "rect" and a["height"] == "4"]
     assert [(b["class"], b["width"]) for b in bars] == [("unread", "100"), ("staged", "70.0"), ("done", "50.0")]
@@ -848,14 +998,17 @@ def test_a_table_says_all_that_is_wrong_with_it_and_leads_to_each_run() -> None:
 
 
 def test_a_review_that_waits_is_answered_here_and_no_other_is_advised() -> None:
-    each = table(schema="under review: drops the column a")
+    each = table(schema="under review: drops the column a", schema_state="open")
     values: dict[str, Any] = {"table": each, "verdicts": list(verdicts.list_verdicts(each)), "detail": None}
 
     def labels(text: str) -> list[str]:
         return [o["label"] for o in operations_of(text) if o["dag"] == "review_schema"]
 
     waits = page("table.html", **values, review="review__db.t__1_2")
-    assert '<a data-airflow-path="/dags/review_schema/runs/review__db.t__1_2" href="#">' in waits
+    assert (
+        '<a data-airflow-path="/dags/review_schema/runs/review__db.t__1_2/tasks/decide/required_actions" href="#">'
+        in waits
+    )
     assert labels(waits) == ["Approve…", "Reject…"]
     approve, reject = [o for o in operations_of(waits) if o["dag"] == "review_schema"]
     assert approve["path"] == reject["path"]
@@ -998,7 +1151,7 @@ def test_how_long_kafka_keeps_what_is_unread(kept: Any, lag: int | None, staged:
         (PartitionStatus(0, 0, 5, 7, 10, 5), {}, "3 unread; retention.ms does not delete them."),
         (PartitionStatus(0, 0, 5, 7, 10, 5), None, "3 unread."),
         (PartitionStatus(0, 0, 10, 10, 10, 0), {"t": {}}, "No offset is unread."),
-        (PartitionStatus(0, 0, 5, 10, 10, 5), {"t": {}}, "The lag is staged: no offset is unread."),
+        (PartitionStatus(0, 0, 5, 10, 10, 5), {"t": {}}, "All are staged: the next run publishes them."),
         (PartitionStatus(0, 8, 5, 7, 10, 5), {}, "1 offset was deleted before it was read. 2 unread; retention.ms"),
         (PartitionStatus(0, 8, None, None, 10, 2), None, "2 unread."),  # nothing was read yet: it begins at the start
         (PartitionStatus(0, None, 5, 7, None, None), None, "-"),

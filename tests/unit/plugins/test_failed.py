@@ -47,6 +47,14 @@ RUNS: list[list[Any]] = [
     ["ingest_a", "of long ago", "failed", 11_000, 10_100, [task("plan", "failed", 10_100)]],
     ["ingest_b", "good", "failed", 6, 5, [task("ingest", "failed", 5, 2)]],
     ["other", "not ours", "failed", 6, 5, [task("plan", "failed", 5, 2)], {"table": "a.t"}],
+    ["ingest_planless", "before", "success", 20, 19, [task("plan", "success", 19)]],
+    ["ingest_planless", "last", "failed", 9, 8, [task("settle", "failed", 8), task("plan", "failed", 9, 3)]],
+    ["ingest_planless", "waits", "queued", None, None, []],
+    ["ingest_settled", "last", "failed", 9, 8, [
+        task("ingest", "failed", 9), task("settle", "success", 8), task("a.t", "failed", 8),
+    ]],
+    ["ingest_cured", "before", "failed", 20, 19, [task("plan", "failed", 19)]],
+    ["ingest_cured", "last", "success", 9, 8, [task("plan", "success", 8)]],
 ]  # fmt: skip
 SHOWN = partial(task, "table", "failed", 3, 1)
 SPARK, ASSESS = task("spark_c", "failed", 4, 3), task("assess", "failed", 4, 3)
@@ -92,6 +100,7 @@ from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
+from airflow.timetables.simple import NullTimetable
 from airflow.utils.session import create_session
 from types import SimpleNamespace
 from fastapi import HTTPException
@@ -100,7 +109,7 @@ from sluice.contract.groups import GroupSettings
 from sluice.status import timeline
 from sluice.pages.feed import Reading
 from sluice.status.model import Status, TableStatus, TopicStatus
-from sluice_web import changes, failed_runs, operations, reading
+from sluice_web import changes, failed_runs, ingest_runs, operations, reading
 
 now = datetime.now(UTC)
 ago = lambda minutes: None if minutes is None else now - timedelta(minutes=minutes)
@@ -178,7 +187,9 @@ with create_session() as session:
         session.execute(DagModel.__table__.insert().values(
             dag_id=dag, is_paused=bool(paused), is_stale=bool(stale), bundle_name="dags", max_active_tasks=1,
             max_consecutive_failed_dag_runs=0, has_task_concurrency_limits=False, timetable_type="",
+            timetable_summary=NullTimetable().summary if dag == "maintain_a" else "0 * * * *",
         ))
+answers["unscheduled"] = [*ingest_runs.read_unscheduled(["maintain_a", "maintain_b", "maintain_none"])]
 answers["paused"] = reading.read_paused(["maintain_a", "maintain_b", "maintain_gone", "maintain_none"])
 with create_session() as session:
     for pool, slots in (("narrow", 1), ("wide", 5)):
@@ -194,6 +205,15 @@ with create_session() as session:
             try_number=1, pool_slots=1,
         ))
 answers["full pools"] = reading.read_full_pools([f"ingest_p{{n}}" for n in range(4)])
+answers["gone"] = sorted(ingest_runs.find_gone_runs(["of some", "never", None, "command__1"]))
+names = ["ingest_planless", "ingest_settled", "ingest_cured", "ingest_none"]
+last = ingest_runs.read_last_runs(names)
+answers["last runs"] = [
+    {{dag: [run.run_id, run.state, run.task, run.tries] for dag, run in each.items()}} for each in last
+]
+one = TableStatus("p.t", "planless", "append", "me")
+(seen,) = reading.select_readable(Reading(Status(now, [one])), {{"ingest_planless"}}).value.tables
+answers["last runs"].append([seen.run.run_id, seen.failed_run.run_id])
 tables = {{t.table: t for t in known}}
 
 
@@ -261,6 +281,7 @@ with create_session() as session:
     session.execute(text("ALTER TABLE slot_pool RENAME TO lost"))
 answers["no pools"] = pools()
 answers["runs"]["away"] = runs_of("a.t")
+answers["last runs"].append(ingest_runs.read_last_runs(names))
 answers["changes"]["away"] = changes.find_last_end(["ingest_a"])
 with create_session() as session:
     session.execute(text("ALTER TABLE dag RENAME TO nowhere"))
@@ -306,6 +327,18 @@ def test_a_table_has_no_part_in_what_failed_for_others_alone(answers: dict[str, 
     assert answers["newest"] == [HOSTILE, "by hand"]  # what is left out takes the place of nothing
 
 
+def test_the_last_run_of_a_group_counts_if_it_failed_before_any_table_had_an_outcome(answers: dict[str, Any]) -> None:
+    going_on, failed, seen, away = answers["last runs"]
+    assert going_on == {"ingest_planless": ["waits", "queued", None, 0]}
+    assert failed == {"ingest_planless": ["last", "failed", "plan", 3]}
+    assert seen == ["waits", "last"]
+    assert away == [{}, {}]
+
+
+def test_runs_that_airflow_does_not_have_are_known(answers: dict[str, Any]) -> None:
+    assert answers["gone"] == ["command__1", "never"]
+
+
 def test_a_run_is_found_among_readable_dags_only(answers: dict[str, Any]) -> None:
     assert answers["readable"] == [True, False, False, False]
     assert answers["unreadable"] == [503, "Airflow's database did not answer. Retry."]
@@ -328,6 +361,7 @@ def test_a_pool_that_airflow_does_not_have_is_an_error_of_its_groups(answers: di
 
 def test_a_dag_is_paused_or_not_or_airflow_does_not_know(answers: dict[str, Any]) -> None:
     assert answers["paused"] == {"maintain_a": True, "maintain_b": False}
+    assert answers["unscheduled"] == ["maintain_a"]
     assert answers["paused away"] == {}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -108,6 +109,21 @@ def test_of_a_run_that_is_refused_several_batches_the_first_that_waits_is_told(s
     site.publish(a=9)
     (later,) = site.look().open_errors
     assert (later.batch, later.runs) == (10, 1)
+
+
+def test_who_decided_to_publish_a_blocked_batch_is_shown_until_it_is_refused_again(site: Site) -> None:
+    site.refuse("run1", ("a", 5, LedgerState.BLOCKED), ("b", 5, LedgerState.BLOCKED))
+    decided = LedgerRow("a", LedgerState.TOLERATED, "id", 5, table="db.t", who="ann", why="x", at=datetime.now(UTC))
+    elsewhere = [replace(decided, table="db.u", topic="b"), replace(decided, topic="b", topic_id="created again")]
+    site.ledger.append([replace(decided, at=AT + timedelta(minutes=2)), *elsewhere], run_id="decision")
+    assert {e.topic: (e.state, e.decided_by) for e in site.look().open_errors} == {
+        "a": ("blocked", "ann"), "b": ("blocked", None),
+    }  # fmt: skip
+    told = [(v.word, v.decided) for v in verdicts.list_verdicts(site.look())]
+    assert sorted(told[:2]) == [("blocked", False), ("blocked", True)]
+    site.minutes = 5
+    site.refuse("run2", ("a", 5, LedgerState.BLOCKED))
+    assert {e.topic: e.decided_by for e in site.look().open_errors} == {"a": None, "b": None}
 
 
 def test_where_no_contract_can_be_read_that_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,7 +145,7 @@ def test_a_click_on_a_snapshot_shows_the_moment_from_which_readers_saw_it(
     html = render.render_page(
         "table.html", base="/sluice", airflow="", refresh=30, reading=False, unread=False, read_at=seen, here="tables",
         errors=[], readiness=(), past=Reading(), hours=24, ranges=RANGES,
-        max_groups=9, max_gaps=9, table=status(NAME), detail=found,
+        max_groups=9, max_gaps=9, gone_runs=(), table=status(NAME), detail=found,
         verdicts=list(verdicts.list_verdicts(status(NAME))), reports=False, readable=(), runs=(), review=None,
         charts=None, operations=TableOperations(status(NAME), Rights()),
     )  # fmt: skip

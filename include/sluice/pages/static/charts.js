@@ -53,8 +53,8 @@
         { ...line, size: 72, incrs: chart.unit === "seconds" ? STEPS_S : chart.unit === "bytes" ? undefined : STEPS, values: (_, splits) => splits.map((value) => number(value, chart.unit)) },
       ],
       series: [
-        { value: (_, at, __, i) => (at == null ? "-" : said(at, i)), label: held ? "since" : track.bar_s ? "from" : "batch" },
-        ...order.map((n) => ({ label: chart.series[n].label, ...(held ? { stroke: colour(TONES[chart.series[n].tone]), width: 2 } : { fill: colour(TONES[chart.series[n].tone]) }), paths, points: { show: false }, value: (_, __, ___, i) => number(i == null ? null : shown[n][i], chart.unit) })),
+        { value: (_, at, __, i) => (at == null ? "point at the chart" : said(at, i)), label: held ? "since" : track.bar_s ? "from" : "batch" },
+        ...order.map((n) => ({ label: chart.series[n].label, ...(held ? { stroke: colour(TONES[chart.series[n].tone]), width: 2 } : { fill: colour(TONES[chart.series[n].tone]) }), paths, points: { show: false }, value: (_, __, ___, i) => (i == null ? "" : number(shown[n][i], chart.unit)) })),
         ...limit,
       ],
       hooks: { setScale: [(plot, key) => { if (key === "x" && plot.status) zoomTo(plot, data); }] },

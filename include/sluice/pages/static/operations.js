@@ -3,7 +3,7 @@
 (() => {
   const root = document.documentElement;
   const POLL_MS = 2000, FOLLOW_MS = 1000, ATTEMPTS = 30, RENEWALS = 20;
-  const GOING_ON = ["queued", "running"];
+  const GOING_ON = ["queued", "running"], MAX_REASON = 500;
   const element = (tag, properties = {}, ...children) => {
     const made = Object.assign(document.createElement(tag), properties);
     made.append(...children);
@@ -32,6 +32,27 @@
     try { detail = JSON.parse(text).detail; } catch { detail = undefined; }
     if (Array.isArray(detail)) detail = detail.map((each) => each.msg).join("; ");
     return `Airflow answered ${status}: ${typeof detail === "string" ? detail : detail?.reason ?? "no reason given"}`;
+  };
+
+  const plain = (text) => text.replaceAll("`", "");
+  // Airflow's provider puts the whole command before what matters.
+  const shorten = (text) => {
+    const [, code, output] = text.match(/^Cannot execute: .*?Error code is: (-?\d+)(.*)/s) ?? [];
+    const last = output?.trim().split("\n").at(-1);
+    const found = code ? `spark-submit ended with code ${code}. Its last line: ${last}` : plain(text).replace(/\s+/g, " ").trim();
+    return found.length > MAX_REASON ? `${found.slice(0, MAX_REASON)}…` : found;
+  };
+  // What the log of a failed task says: of the table's own task, or of the first that failed. Null if it says nothing.
+  const readReason = async (run, table) => {
+    const { task_instances: failed } = await ask("GET", `${run}/taskInstances?state=failed`);
+    failed.sort((one, other) => new Date(one.end_date) - new Date(other.end_date));
+    const { task_id: task, map_index: index, try_number: attempt } = failed.find((each) => each.task_id === table) ?? failed[0];
+    const log = `${run}/taskInstances/${encodeURIComponent(task)}/logs/${attempt}?map_index=${index}`;
+    const errors = (await ask("GET", log)).content.filter((each) => ["error", "critical"].includes(each.level));
+    // What a task writes to standard error has this level as well: the exception comes first.
+    const [raised] = errors.findLast((each) => each.error_detail?.length)?.error_detail ?? [];
+    const text = shorten(raised ? raised.exc_value || raised.exc_type : errors.at(-1)?.event ?? "");
+    return text && { task, text, path: `/tasks/${encodeURIComponent(task)}${index < 0 ? "" : `/mapped/${index}`}` };
   };
 
   const INPUTS = {
@@ -72,7 +93,9 @@
     return values;
   };
 
-  const open = (operation, sent = false) => {
+  // sent: it is sent as it is, without its fields.
+  const open = (asked, sent = false) => {
+    const operation = sent ? { ...asked, fields: [] } : asked;
     const said = element("p", { className: "said-now" });
     said.setAttribute("role", "status");
     const lines = element("pre", { className: "dry-run", tabIndex: 0 });
@@ -80,13 +103,16 @@
     lines.setAttribute("aria-label", "Dry run");
     const submit = element("button", { type: "submit", className: "primary", textContent: operation.submit });
     const close = element("button", { type: "button", textContent: "Cancel" });
-    const again = element("button", { type: "button", textContent: "Dry run" });
+    const checked = element("small", { className: "checked" });
     const heading = element("h2", { id: "dialog-title", textContent: operation.title });
-    const fields = operation.fields.map(addField);
-    const asked = operation.fields.some((field) => !["why", "accept_loss", "republish"].includes(field.name));
+    const fields = element("fieldset", {}, ...operation.fields.map(addField));
+    // Otherwise nothing that is filled in changes the dry run: it is shown at once, above the fields.
+    const chosen = operation.fields.some((field) => !["why", "accept_loss", "republish"].includes(field.name));
+    const again = element("button", { type: "button", textContent: chosen ? "Dry run" : "Try again", hidden: !chosen });
+    const shown = operation.dry_run ? [lines, checked] : [];
     const form = element(
       "form", { method: "dialog" }, heading, ...operation.text.map((text) => element("p", { textContent: text })),
-      ...fields, ...(operation.dry_run ? [lines] : []), said,
+      ...(chosen ? [fields, ...shown] : [...shown, fields]), said,
       element("p", { className: "buttons" }, submit, ...(operation.dry_run ? [again] : []), close),
     );
     const dialog = element("dialog", {}, form);
@@ -98,22 +124,27 @@
       const given = readFields(operation, form);
       if (![...form.elements].every((each) => each.name === "why" || each.reportValidity())) return;
       lines.textContent = "Reading…";
+      checked.textContent = "";
+      again.hidden = !chosen;
       const query = new URLSearchParams({ dag: operation.dag, form: JSON.stringify({ ...operation.conf, ...given }) });
       const address = `${root.dataset.base}/api/tables/${encodeURIComponent(operation.table)}/dry-run?${query}`;
       for (let n = 0; n < ATTEMPTS && dialog.open; n++) {
         try {
           const found = await ask("GET", address);
           pinned = found.pinned;
-          lines.textContent = found.error ?? found.lines.join("\n");
+          lines.textContent = plain(found.error ?? found.lines.join("\n"));
           lines.classList.toggle("bad", Boolean(found.error));
+          checked.textContent = `Dry run of ${new Date(found.at ?? Date.now()).toLocaleTimeString(undefined, { timeZone: window.sluiceZone })}. It changes nothing.`;
+          again.hidden = !chosen && !found.error;
           return;
         } catch (error) {
-          if (error.status !== 503) { lines.textContent = error.message; return; }
+          if (error.status !== 503) return failed(error.message);
           await pause(); // it is being read
         }
       }
-      lines.textContent = "No answer. Try again.";
+      failed("No answer. Try again.");
     };
+    const failed = (text) => { lines.textContent = text; again.hidden = false; };
     // What asks for nothing that must be filled in is sent by this click.
     const next = () => {
       const follows = operation.then;
@@ -136,19 +167,30 @@
         await pause(FOLLOW_MS);
       }
     };
+    // As text only: a log holds what others wrote.
+    const tellReason = async (address, path) => {
+      const reason = await readReason(address, operation.table).catch(() => null); // such as a log of others, or none
+      if (!reason) return "Its log says why.";
+      const to = path + reason.path;
+      const link = element("a", { href: root.dataset.airflow + to, textContent: `Log of task ${reason.task}` });
+      link.dataset.airflowPath = to;
+      return element("span", {}, element("q", { textContent: reason.text }), " ", link, ".");
+    };
     // Until the run has ended, or the dialog is closed.
     const follow = async (dag, run) => {
       const path = `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}`;
       const link = element("a", { href: root.dataset.airflow + path, textContent: run });
       link.dataset.airflowPath = path;
-      const words = { success: " has succeeded.", failed: " has failed. Its log says why." };
+      const address = root.dataset.airflow + `/api/v2${path.replace("/runs/", "/dagRuns/")}`;
+      const words = { success: " has succeeded.", failed: " has failed. " };
       for (let state = "queued", end; dialog.open; await pause(FOLLOW_MS)) {
-        try { ({ state, end_date: end } = await ask("GET", `${root.dataset.airflow}/api/v2${path.replace("/runs/", "/dagRuns/")}`)); }
+        try { ({ state, end_date: end } = await ask("GET", address)); }
         catch { /* it is asked again */ }
         said.className = `said-now ${{ success: "good", failed: "bad" }[state] ?? ""}`;
         said.replaceChildren("Run ", link, words[state] ?? ` is ${state}.`);
         if (GOING_ON.includes(state)) continue;
         if (state === "success") said.append(...after());
+        if (state === "failed") said.append(await tellReason(address, path));
         return renew(end);
       }
     };
@@ -170,6 +212,7 @@
         await ask(operation.method, root.dataset.airflow + operation.path, body);
         done = true;
         close.textContent = "Close";
+        fields.disabled = true;
         if (run) await follow(operation.dag, run);
         else { say("Done.", "good"); said.append(...after()); await renew(0); }
       } catch (error) {
@@ -184,9 +227,10 @@
     dialog.addEventListener("close", () => { dialog.remove(); if (done && !renewed) location.reload(); });
     document.body.append(dialog);
     dialog.showModal();
+    fields.querySelector("textarea, select, input")?.focus();
     // Of a range that is still to be entered there is nothing to show.
     if (sent) send();
-    else if (operation.dry_run && !asked) dryRun();
+    else if (operation.dry_run && !chosen) dryRun();
     else lines.textContent = "Nothing is shown yet: press Dry run.";
   };
 

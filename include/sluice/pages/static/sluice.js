@@ -27,6 +27,11 @@
     const [unit, length] = UNITS.find((each) => seconds >= each[1]) ?? UNITS.at(-1);
     return sinceThen.format(-Math.floor(seconds / length), unit);
   };
+  const showAge = () => {
+    const [read, age] = [document.querySelector(".read time"), document.querySelector(".age")];
+    if (read && age) age.textContent = `(${ago(new Date(read.dateTime))})`;
+  };
+  setInterval(showAge, 5000);
   addEventListener("storage", (event) => { if (event.key === ZONE) location.reload(); });
   const zoned = (text) => text.replace(/(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC/g, (utc, day, time) => {
     const at = new Date(`${day}T${time}Z`);
@@ -56,6 +61,8 @@
     for (const title of document.querySelectorAll("svg title")) title.textContent = zoned(title.textContent);
     for (const each of document.querySelectorAll("[title]:not(time)")) each.title = zoned(each.title);
     for (const link of document.querySelectorAll("a[data-airflow-path]")) link.href = root.dataset.airflow + link.dataset.airflowPath;
+    showAge();
+    document.querySelector(".again")?.removeAttribute("hidden");
     if (document.querySelector(".tabs")) showTab();
     else document.dispatchEvent(new Event("sluice:page"));
     sized.disconnect();
@@ -85,6 +92,7 @@
   document.addEventListener("click", (event) => {
     clicked = Date.now();
     if (event.target.matches("[data-copy]")) copy(event.target);
+    if (event.target.matches(".again")) renewAsked();
     const link = event.target.closest("a[data-airflow-path]");
     if (link && framed) {
       event.preventDefault();
@@ -122,6 +130,21 @@
       replacePage(text);
       return document.querySelector(".read time");
     } catch { return null; }
+  };
+  // What is too old is read again once somebody looks: the page waits for it.
+  const renewAsked = async () => {
+    const before = document.querySelector(".read time")?.dateTime;
+    for (let n = 0; n < 5; n++) {
+      const button = document.querySelector(".again");
+      Object.assign(button, { disabled: true, textContent: "Reading…" });
+      const shown = await window.sluiceRenew();
+      if (!shown && button.isConnected) {
+        Object.assign(button, { disabled: false, textContent: "Refresh" });
+        return showStale("Airflow does not answer");
+      }
+      if (shown?.dateTime !== before) return;
+      await new Promise((done) => setTimeout(done, 2000));
+    }
   };
   const showStale = (why) => {
     let banner = document.querySelector(".stale");
