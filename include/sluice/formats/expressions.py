@@ -338,7 +338,8 @@ def _cast_problem(analyzed: DataFrame, kind: T.DataType | None) -> str | None:
             return _RUN_TIME_PROBLEM
     if kind is not None and (pair := unsafe_inner_cast(analyzed.schema[0].dataType, kind)):
         have, want = (each.simpleString() for each in pair)
-        return f"it contains {have} that would become {want} inside another type: cast it"
+        place = "" if pair[1] == kind else " inside another type"
+        return f"it contains {have} that would become {want}{place}: cast it"
     if kind is not None and (field := misplaced_field(analyzed.schema[0].dataType, kind)):
         return f"field {field} is not where its column has it, and Spark casts structs by position: use its order"
     return None

@@ -199,6 +199,8 @@ REFUSED = {
     "n) OR (1 = 1": "SYNTAX",
     "*": "more than one value",
     "array(n)": "CAST",
+    "parse_json(id)": "contains variant that would become bigint: cast it",
+    "variant_get(parse_json(id), '$.n')": "contains variant that would become bigint: cast it",
 }
 # What Spark's casts guess, or make nothing of.
 CAST = {
