@@ -352,7 +352,7 @@ def _inner_timestamp_problem(node: CatalystNode) -> str | None:
         return problem if _has_timestamp(node.data_type()) else None
     if node.class_name != "Cast" or isinstance(want := node.data_type(), T.TimestampType) or not _has_timestamp(want):
         return None
-    if node.children()[0].type_name() != "variant" and not _casts_text(node.children()[0].data_type(), want):
+    if not _casts_text(node.children()[0].data_type(), want):
         return None
     return "it casts texts within another type to timestamps: cast each, as in transform(x, e -> CAST(e AS TIMESTAMP))"
 
@@ -362,5 +362,7 @@ def _has_timestamp(kind: T.DataType) -> bool:
 
 
 def _casts_text(have: T.DataType, want: T.DataType) -> bool:
-    """Whether a cast between two types makes a timestamp of a text."""
+    """Whether a cast between two types makes a timestamp of a text, which a variant may hold at any depth."""
+    if isinstance(have, T.VariantType):
+        return _has_timestamp(want)
     return may_lack_date(have, want) or any(map(_casts_text, type_parts(have), type_parts(want)))
