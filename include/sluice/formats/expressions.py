@@ -338,7 +338,8 @@ def _cast_problem(analyzed: DataFrame, kind: T.DataType | None) -> str | None:
             return _RUN_TIME_PROBLEM
     if kind is not None and (pair := unsafe_inner_cast(analyzed.schema[0].dataType, kind)):
         have, want = (each.simpleString() for each in pair)
-        return f"it contains {have} that would become {want} inside another type: cast it"
+        place = "" if pair[1] == kind else " inside another type"
+        return f"it contains {have} that would become {want}{place}: cast it"
     if kind is not None and (field := misplaced_field(analyzed.schema[0].dataType, kind)):
         return f"field {field} is not where its column has it, and Spark casts structs by position: use its order"
     return None
@@ -351,7 +352,7 @@ def _inner_timestamp_problem(node: CatalystNode) -> str | None:
         return problem if _has_timestamp(node.data_type()) else None
     if node.class_name != "Cast" or isinstance(want := node.data_type(), T.TimestampType) or not _has_timestamp(want):
         return None
-    if node.children()[0].type_name() != "variant" and not _casts_text(node.children()[0].data_type(), want):
+    if not _casts_text(node.children()[0].data_type(), want):
         return None
     return "it casts texts within another type to timestamps: cast each, as in transform(x, e -> CAST(e AS TIMESTAMP))"
 
@@ -361,5 +362,7 @@ def _has_timestamp(kind: T.DataType) -> bool:
 
 
 def _casts_text(have: T.DataType, want: T.DataType) -> bool:
-    """Whether a cast between two types makes a timestamp of a text."""
+    """Whether a cast between two types makes a timestamp of a text, which a variant may hold at any depth."""
+    if isinstance(have, T.VariantType):
+        return _has_timestamp(want)
     return may_lack_date(have, want) or any(map(_casts_text, type_parts(have), type_parts(want)))

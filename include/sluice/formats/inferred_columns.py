@@ -62,7 +62,10 @@ _JSON_TYPES = {"boolean": "boolean", "integer": "long", "number": "double", "str
 _JSON_BASES = {"integer": ("int", "long"), "string": ("string",)}
 """JSON Schema type to the bases of the logical types that Connect's converter writes as it."""
 _JSON_UNTYPED = ("oneOf", "anyOf", "allOf")
-_OTHER_MEMBERS = ("patternProperties", "additionalProperties")
+_JSON_CONDITIONS = ("then", "else", "dependentSchemas", "dependencies")
+_JSON_BY_NAME = ("properties", "patternProperties", "dependentSchemas", "dependencies")
+_OTHER_MEMBERS = ("patternProperties", "additionalProperties", "unevaluatedProperties")
+_ITEMS = ("items", "prefixItems", "additionalItems", "unevaluatedItems", "contains")
 _CONNECT_NAMES = {*CONNECT_TYPES, CONNECT_DECIMAL, VARIABLE_SCALE_DECIMAL}
 _NOT_FOLLOWED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 """What a JSON Schema raises that is not one, or refers to nothing."""
@@ -187,7 +190,7 @@ def _parts(schema: dict[str, Any], *keywords: str) -> Iterator[Any]:
             case list() as found:
                 yield from found
             case dict() as found:
-                yield from found.values() if keyword in ("properties", "patternProperties") else [found]
+                yield from found.values() if keyword in _JSON_BY_NAME else [found]
 
 
 def _member(schema: dict[str, Any], name: str) -> Iterable[Any]:
@@ -336,7 +339,7 @@ class _JsonSchemaReader:
                         found.append({**names, "field": name})
                 return {"fields": found} if found else None
             case T.ArrayType(elementType=kind):
-                items = (n.inner(each, "[]") for n in nodes for each in _parts(n.schema, "items", "prefixItems"))
+                items = (n.inner(each, "[]") for n in nodes for each in _parts(n.schema, *_ITEMS))
                 names = self.connect_names(items, kind)
                 return names and {"items": names}
             case T.MapType(valueType=kind):
@@ -357,8 +360,10 @@ class _JsonSchemaReader:
                 continue
             found[id(node.schema)] = node
             if not _is_named(node.schema):
+                if "$dynamicRef" in node.schema or "$recursiveRef" in node.schema:
+                    raise SchemaMismatchError(node.path, "has a dynamic reference, which is not followed")
                 left += [self._target(node)] if "$ref" in node.schema else []
-                left += (node.inner(each, "") for each in _parts(node.schema, *_JSON_UNTYPED))
+                left += (node.inner(each, "") for each in _parts(node.schema, *_JSON_UNTYPED, *_JSON_CONDITIONS))
         return [*found.values()]
 
     def _object_type(self, node: _Node) -> IcebergType:

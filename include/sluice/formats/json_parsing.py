@@ -27,7 +27,7 @@ from sluice.formats.internal_columns import (
     join_path,
     problem,
 )
-from sluice.formats.logical_types import let, to_decimal
+from sluice.formats.logical_types import ExactDecimalType, let, to_decimal
 
 PARSED = "_sluice_read"
 """Struct of the wanted fields, the marker member and Spark's corrupt-record column."""
@@ -337,6 +337,8 @@ def variant_decimal(value: Column, want: T.DecimalType) -> Column:
     text, double = variant_text(value), F.try_variant_get(value, "$", "double")
     numbers = F.transform(F.regexp_extract_all(F.col(TEXT), F.lit(_NUMBERS), 1), lambda each: each.try_cast("double"))
     is_cut = F.col(TEXT).rlike(_LONG_NUMBER) & F.coalesce(F.array_contains(numbers, double), F.lit(False))
+    if isinstance(want, ExactDecimalType):
+        is_cut |= _may_be_tiny(double)
     exact = ~variant_is(value, "DOUBLE") | (text.rlike(_AT_MOST_15_DIGITS) & ~is_cut)
     return to_decimal(F.when(exact, text), want)
 
@@ -349,9 +351,13 @@ def whole_number(value: Column, _: Column | None, want: T.DataType) -> Column:
     """The integer that a variant's number is; null if it has a fraction, or lost digits that it may have had."""
     text, double = variant_text(value), F.try_variant_get(value, "$", "double")
     is_whole = text.rlike(_PLAIN_INTEGER) | (variant_is(value, "DOUBLE") & (F.rint(double) == double))
-    is_tiny = (double == 0) & F.col(TEXT).rlike(_TINY_NUMBER)
     number = variant_decimal(value, T.DecimalType(38, 0)).try_cast(want)
-    return F.when(~variant_is(value, "STRING") & is_whole & ~is_tiny, number)
+    return F.when(~variant_is(value, "STRING") & is_whole & ~_may_be_tiny(double), number)
+
+
+def _may_be_tiny(double: Column) -> Column:
+    """Whether a zero may be another number of the parsed text."""
+    return (double == 0) & F.col(TEXT).rlike(_TINY_NUMBER)
 
 
 _TINY_NUMBER = r"[1-9][0-9.]*[eE]-[0-9]{3}"

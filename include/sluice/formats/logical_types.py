@@ -216,7 +216,8 @@ def to_decimal(text: Column, want: T.DecimalType) -> Column:
     if not isinstance(want, ExactDecimalType):
         return number
     has_room = text.rlike(rf"^\s*[+-]?[0-9]*(?:[.][0-9]{{0,{want.scale}}}0*)?\s*\z")
-    same = text.rlike(_FEW_DIGITS) & (text.try_cast("double") == number.cast("double"))
+    is_tiny = (number == 0) & text.rlike(r"^[^eE]*[1-9]")  # a double does not tell 1e-400 from zero
+    same = text.rlike(_FEW_DIGITS) & (text.try_cast("double") == number.cast("double")) & ~is_tiny
     return F.when(number.isNotNull() & (has_room | same), number)
 
 

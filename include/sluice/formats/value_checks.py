@@ -188,8 +188,7 @@ def cast_result(column: Column, have: T.DataType, want: T.DataType, *, for_key: 
         want: The column's type.
         for_key: Whether rounding fails as well, because it would make one row of two.
     """
-    is_double = _is_seconds(have, want) and not isinstance(have, T.DecimalType)
-    value = _to_timestamp(column) if is_double else column.cast(want)
+    value = _to_timestamp(column, have) if _is_seconds(have, want) else column.cast(want)
     checked = reject_time_without_date(column).cast(want) if may_lack_date(have, want) else value
     lost = [*_losses(column, have, value, want), *(_roundings(column, have, value, want) if for_key else ())]
     return (
@@ -228,8 +227,10 @@ def _is_seconds(have: T.DataType, want: T.DataType) -> bool:
     return isinstance(have, T.FractionalType) and isinstance(want, T.TimestampType)
 
 
-def _to_timestamp(seconds: Column) -> Column:
-    """The nearest microsecond of a double: Spark's cast takes the one before, which is often one too early."""
+def _to_timestamp(seconds: Column, have: T.DataType) -> Column:
+    """The nearest microsecond of a number: Spark's cast cuts off the rest, so that it is often one too early."""
+    if isinstance(have, T.DecimalType):
+        return F.round(seconds, 6).cast("timestamp")
     return F.timestamp_micros(F.rint(seconds * F.lit(1e6)).cast("long"))
 
 
@@ -292,7 +293,11 @@ def misplaced_field(have: T.DataType, want: T.DataType) -> str | None:
 def unsafe_inner_cast(
     have: T.DataType, want: T.DataType, *, is_inner: bool = False
 ) -> tuple[T.DataType, T.DataType] | None:
-    """The types of a cast inside a nested type that would yield null or infinity, use today's date, or cut a text."""
+    """The types of a cast inside a nested type that would yield null or infinity, use today's date, or cut a text.
+
+    Of a variant also those of the whole: its values are cast by types that no check sees.
+    """
+    is_variant = isinstance(have, T.VariantType) and not isinstance(want, T.StringType)
     is_unsafe = (
         _may_become_null(have, want)
         or may_lack_date(have, want)
@@ -301,7 +306,7 @@ def unsafe_inner_cast(
         or _is_seconds(have, want)
         or (isinstance(have, T.DoubleType) and _may_become_infinite(have, want))
     )
-    if is_inner and is_unsafe:
+    if is_variant or (is_inner and is_unsafe):
         return have, want
     pairs = zip(type_parts(have), type_parts(want), strict=False)
     return next(filter(None, (unsafe_inner_cast(x, y, is_inner=True) for x, y in pairs)), None)

@@ -199,6 +199,10 @@ REFUSED = {
     "n) OR (1 = 1": "SYNTAX",
     "*": "more than one value",
     "array(n)": "CAST",
+    "size(cast(parse_json(id) AS array<timestamp>))": "casts texts within another type to timestamps",
+    "size(cast(cast(parse_json(id) AS array<variant>) AS array<timestamp>))": "casts texts within another type to",
+    "parse_json(id)": "contains variant that would become bigint: cast it",
+    "variant_get(parse_json(id), '$.n')": "contains variant that would become bigint: cast it",
 }
 # What Spark's casts guess, or make nothing of.
 CAST = {
