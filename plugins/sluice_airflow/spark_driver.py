@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping
@@ -54,8 +55,11 @@ def own_folder(name: str) -> Path:
 
 
 def driver_env(log: Path, spark_home: Path | None = None) -> dict[str, str]:
-    """Make the driver's environment: what it needs of the worker's, Kafka's settings, the paths of Spark and log."""
-    env = driver_variables.select_variables(os.environ)
+    """Make the driver's environment: what it needs of the worker's, Kafka's settings, the paths of Spark and log.
+
+    The driver runs in this Python, unless `PYSPARK_DRIVER_PYTHON` names another. `PYSPARK_PYTHON` is the executors'.
+    """
+    env = {"PYSPARK_DRIVER_PYTHON": sys.executable, **driver_variables.select_variables(os.environ)}
     path = [str(INCLUDE), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
     env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path))
     env["SLUICE_SPARK_LOG"] = str(log)

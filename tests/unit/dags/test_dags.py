@@ -1030,7 +1030,7 @@ def submit(env: dict[str, str], *asked: tuple[bool, dict[str, Any]]) -> list[Any
 
 def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
     settings = {"driver_memory": "3g", "conf": {"spark.sql.shuffle.partitions": "4"}}
-    (found,) = submit(airflow_env, (False, settings))
+    (found,) = submit({**airflow_env, "PYSPARK_PYTHON": "/only/on/executors"}, (False, settings))
     jars = tmp_path / "cache" / "jars"
     home = Path(found["env"]["SPARK_HOME"])
     assert home.parent == tmp_path / "cache"
@@ -1076,6 +1076,10 @@ def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
     }
     assert found["own"]["SLUICE_REGISTRY_CONFIG"] == found["env"]["SLUICE_REGISTRY_CONFIG"], "a plan asks it, too"
     assert found["env"]["SLUICE_SPARK_LOG"] == str(tmp_path / "home" / "logs" / "spark-shop.log")
+    assert (found["env"]["PYSPARK_PYTHON"], found["env"]["PYSPARK_DRIVER_PYTHON"]) == (
+        "/only/on/executors",
+        sys.executable,
+    )
 
 
 def test_a_driver_gets_nothing_of_airflows_environment(airflow_env):
