@@ -179,8 +179,8 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
         are = "is" if table.lag_records == 1 else "are"
         yield Verdict("reading", Tone.GOOD, f"{counted(table.lag_records, 'offset')} {are} unread.")
     else:
-        quarantined = f" Records in quarantine: {table.quarantined:,}." if table.quarantined else ""
-        yield Verdict("fresh", Tone.GOOD, f"All records of the topics are published.{quarantined}")
+        but = f", except {table.quarantined:,} in quarantine" if table.quarantined else ""
+        yield Verdict("fresh", Tone.GOOD, f"All records of the topics are published{but}.")
 
 
 def _next_step_of_late(table: TableStatus, dag: str) -> str:

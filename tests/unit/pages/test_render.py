@@ -110,7 +110,7 @@ def test_the_most_urgent_state_is_the_one_that_is_shown(given: TableStatus, word
 
 def test_what_is_set_apart_is_not_said_to_be_in_the_table() -> None:
     assert verdicts.worst_verdict(table(quarantined=0)).why == "All records of the topics are published."
-    assert verdicts.worst_verdict(table(quarantined=50)).why.endswith(" Records in quarantine: 50.")
+    assert verdicts.worst_verdict(table(quarantined=50)).why.endswith(" are published, except 50 in quarantine.")
 
 
 def test_late_says_what_made_it_late() -> None:

@@ -83,7 +83,7 @@ def test_a_report_holds_all_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyP
     refused = asdict(Outcome("db.t", "blocked", error="too many", quarantined=560)) | {"red": True}
     other = report.write_report(catalog, contract, refused, run_id="manual__2026-11-22T06:00:00+00:00", now=NOW)
     assert other != address and "too many" in read(other).text
-    assert "Records published 0 Quarantined 560" in " ".join(read(other).text.split())
+    assert "Records in published batches 0 Quarantined 560" in " ".join(read(other).text.split())
     assert len(list(tmp_path.glob("reports/*/*.html"))) == 2
     # The pages find it by the table and the run, and nothing else that lies about.
     for name, value in {"TYPE": "sql", "URI": f"sqlite:///{tmp_path}/c.db"}.items():

@@ -126,6 +126,7 @@
       lines.textContent = "Reading…";
       checked.textContent = "";
       again.hidden = !chosen;
+      submit.disabled = !chosen; // until it is shown what would be done
       const query = new URLSearchParams({ dag: operation.dag, form: JSON.stringify({ ...operation.conf, ...given }) });
       const address = `${root.dataset.base}/api/tables/${encodeURIComponent(operation.table)}/dry-run?${query}`;
       for (let n = 0; n < ATTEMPTS && dialog.open; n++) {
@@ -136,6 +137,7 @@
           lines.classList.toggle("bad", Boolean(found.error));
           checked.textContent = `Dry run of ${new Date(found.at ?? Date.now()).toLocaleTimeString(undefined, { timeZone: window.sluiceZone })}. It changes nothing.`;
           again.hidden = !chosen && !found.error;
+          submit.disabled = false;
           return;
         } catch (error) {
           if (error.status !== 503) return failed(error.message);
@@ -144,7 +146,7 @@
       }
       failed("No answer. Try again.");
     };
-    const failed = (text) => { lines.textContent = text; again.hidden = false; };
+    const failed = (text) => { lines.textContent = text; again.hidden = submit.disabled = false; };
     // What asks for nothing that must be filled in is sent by this click.
     const next = () => {
       const follows = operation.then;
