@@ -108,6 +108,10 @@ class TableOperations:
             return [unpause or self.run_now()]
         return [self.run_now(), unpause]
 
+    def _next_run(self) -> Operation | None:
+        """What a decision that the next run carries out goes on with; None if the viewer may do neither."""
+        return next(filter(None, self._runs()), None)
+
     def unpause(self) -> Operation | None:
         """Unpause the DAG that ingests the table; None if it is not paused."""
         if not self._table.paused or not self._rights.edit(self._ingest):
@@ -155,7 +159,7 @@ class TableOperations:
                 dry_run=True,
                 run="publish_blocked",
                 outcome="The batch is not in the table yet: the next run publishes it.",
-                then=next(filter(None, self._runs()), None),
+                then=self._next_run(),
             )
         )
 
@@ -246,7 +250,7 @@ class TableOperations:
                 dry_run=True,
                 run="rollback",
                 outcome="The next run publishes the batches that the dry run marks.",
-                then=next(filter(None, self._runs()), None),
+                then=self._next_run(),
             )
         )
 
@@ -266,7 +270,7 @@ class TableOperations:
                 dry_run=True,
                 run="accept_gap",
                 outcome="The next run continues after the gap.",
-                then=next(filter(None, self._runs()), None),
+                then=self._next_run(),
             )
         )
 
