@@ -1,4 +1,4 @@
-"""The Spark job of one run of one group: arguments → `sluice.ingest.run.run` → exit code.
+"""The Spark job of one run of one group: arguments → `sluice.ingest.run` or `sluice.ingest.rounds` → exit code.
 
 Exit codes: 0 the run ended (settle reports tables that failed), 2 a retry may help, 3 action required, 1 a bug.
 """
@@ -10,7 +10,7 @@ import sys
 import time
 
 from sluice.contract import folder as contract_folder
-from sluice.ingest import application, run
+from sluice.ingest import application, rounds, run
 from sluice.kafka import broker
 from sluice.plan import resolve_topics
 
@@ -21,12 +21,15 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--group", required=True)
     parser.add_argument("--run-id", required=True)
+    parser.add_argument("--stay", type=float, metavar="SECONDS", help="make one round after another for so long")
     arguments = parser.parse_args(argv)
     # Not strict: an invalid file of another group must not stop this one, and planning has reported it.
     contracts = contract_folder.load_contracts(strict=False)
     seconds = contracts.group(arguments.group).seconds
     kafka = broker.librdkafka_config()
     with application.start_spark(f"sluice ingest {arguments.group}", arguments.run_id, kafka) as context:
+        if arguments.stay is not None:
+            return rounds.run(context, arguments.group, broker.make_admin_client(kafka), seconds=arguments.stay)
         contracts = resolve_topics.resolve(contracts, context.catalog, None)  # planned topics have a staging table
         group = contracts.group(arguments.group)
         deadline = time.monotonic() + seconds

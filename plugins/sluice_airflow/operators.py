@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from sluice.contract.groups import GroupSettings
 from sluice_airflow.connections import fail_with_message, open_catalog
 from sluice_airflow.job_operator import JobOperator
 from sluice_airflow.sdk import AirflowException
@@ -21,25 +22,28 @@ class IngestOperator(JobOperator):
     """Runs `jobs/ingest.py` for a group.
 
     Args:
-        promised: The plan's expected work (`sluice.ingest.outcome`); without work the task is skipped.
+        promised: The plan's expected work (`sluice.ingest.outcome`); without work the task is skipped, unless the group
+            is continuous.
     """
 
     template_fields = (*JobOperator.template_fields, "promised")
 
-    def __init__(self, *, group: str, promised: Any = None, **kwargs: Any) -> None:
-        command = ["ingest.py", f"--group={group}", "--run-id={{ run_id }}"]
-        super().__init__(command=command, group=group, **kwargs)
+    def __init__(self, *, group: str, settings: GroupSettings, promised: Any = None, **kwargs: Any) -> None:
+        self.stays = settings.is_continuous
+        stay = [f"--stay={settings.continuous.stay.total_seconds():.0f}"] if self.stays else []
+        command = ["ingest.py", f"--group={group}", "--run-id={{ run_id }}", *stay]
+        super().__init__(command=command, group=group, settings=settings, **kwargs)
         self.promised = promised
 
     def skip_reason(self) -> str | None:
         """Skip if the plan has no work."""
-        if self.promised is None or self.promised["has_work"]:
+        if self.stays or self.promised is None or self.promised["has_work"]:
             return None
         return "Nothing to stage or to publish: no Spark application is started."
 
     def is_small(self) -> bool:
-        """Whether the plan is small."""
-        return bool(self.promised and self.promised["is_small"])
+        """Whether the plan is small, and the application ends with it."""
+        return bool(self.promised and self.promised["is_small"] and not self.stays)
 
 
 class MaintainOperator(JobOperator):

@@ -48,6 +48,7 @@ GROUPS = {
     "killed": ["killed.orders"],
     "reviewed": ["reviewed.orders"],
     "prompt": ["prompt.orders"],  # runs by itself when there are unread records
+    "steady": ["steady.orders"],  # continuous
 }
 # Topics of one contract with a pattern, also in group `mixed`; Airflow learns of their tables when a run is planned.
 PATTERN_TOPICS = ["many-good", "many-bad"]

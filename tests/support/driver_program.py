@@ -162,7 +162,7 @@ def install_stops() -> None:  # noqa: C901 - a catalogue of points
         "orphans: half of the files gone": lambda point: stop_halfway(point, "remove_orphan_files", "data/orphan-*"),
         "before it is kept": lambda point: around(point, maintenance_table, "write_results", before=ended),
     }
-    for point in {job.point for job in JOBS}:
+    for point in {job.point for job in JOBS if job.point}:
         points[point](point)
 
 

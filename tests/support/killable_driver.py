@@ -31,7 +31,7 @@ class StoppingJob:
 
     Attributes:
         it: The tables it works on.
-        point: The point; one of those in `driver_program`.
+        point: The point; one of those in `driver_program`, or empty: it does not stop.
         module: The module with the job's `main`.
         arguments: The job's arguments without the run id; by default the group.
     """
@@ -50,6 +50,18 @@ class StoppingJob:
 @contextmanager
 def stopped_driver(lake_folder: Path, *jobs: StoppingJob) -> Iterator[subprocess.Popen[bytes]]:
     """Yield the process of a driver whose jobs have all stopped at their points. `settle` runs without Spark."""
+    with running_driver(lake_folder, *jobs) as (process, out):
+        until = time.monotonic() + 200 + 20 * len(jobs)
+        while missing := [job.point for job in jobs if not job.mark.exists()]:
+            assert process.poll() is None, f"the driver ended before {missing}:\n{out.read_text()[-6000:]}"
+            assert time.monotonic() < until, f"the driver did not reach {missing}:\n{out.read_text()[-6000:]}"
+            time.sleep(0.1)
+        yield process
+
+
+@contextmanager
+def running_driver(lake_folder: Path, *jobs: StoppingJob) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Yield the process of a driver that has just been started, and its log; it is killed at the end."""
     with tempfile.TemporaryDirectory(prefix="driver-", dir=lake_folder) as name:
         here = Path(name)
         (here / "contracts").mkdir()
@@ -97,12 +109,7 @@ def stopped_driver(lake_folder: Path, *jobs: StoppingJob) -> Iterator[subprocess
                 command, env=variables, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=here
             )
         try:
-            until = time.monotonic() + 200 + 20 * len(jobs)
-            while missing := [job.point for job in jobs if not job.mark.exists()]:
-                assert process.poll() is None, f"the driver ended before {missing}:\n{out.read_text()[-6000:]}"
-                assert time.monotonic() < until, f"the driver did not reach {missing}:\n{out.read_text()[-6000:]}"
-                time.sleep(0.1)
-            yield process
+            yield process, out
         finally:
             kill_driver(process)
 

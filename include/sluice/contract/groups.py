@@ -26,6 +26,11 @@ GROUPS_FILE = "groups.yaml"
 ON_DATA = "on_data"
 """The schedule of a group that runs when its topics have unread records."""
 
+CONTINUOUS = "continuous"
+"""The schedule of a group whose Spark application stays and makes one round after another."""
+LAST_ROUND = timedelta(minutes=5)
+"""How much longer than `stay` an application may take: a round that has begun is finished."""
+
 _M = TypeVar("_M", bound=StrictModel)
 
 _MEMORY = r"[1-9][0-9]{0,5}[kmgt]"
@@ -69,12 +74,18 @@ def _schedule(value: str) -> str:
 
 
 def _ingest_schedule(value: str) -> str:
-    if value == ON_DATA:
+    if value in (ON_DATA, CONTINUOUS):
         return value
     try:
         return _schedule(value)
     except ValueError as error:
-        raise ValueError(f"{error}, nor {ON_DATA}") from error
+        raise ValueError(f"{error}, nor {ON_DATA}, nor {CONTINUOUS}") from error
+
+
+def _pause(value: timedelta) -> timedelta:
+    if value < timedelta(seconds=2):
+        raise ValueError("must be 2s or more: each round makes several commits")
+    return value
 
 
 def _history(value: timedelta | None) -> timedelta | None:
@@ -133,6 +144,20 @@ class OnData(StrictModel):
     max_wait: Duration = timedelta(seconds=30)
 
 
+class Continuous(StrictModel):
+    """The rounds of a group with `schedule: continuous`. A round plans, stages, publishes and settles.
+
+    Attributes:
+        every: From the start of one round to the start of the next; 2s or more. The next one follows at once if a round
+            takes longer.
+        stay: After so long the Spark application begins no further round, and the next DAG run starts another one. At
+            least 5 minutes less than `timeout`.
+    """
+
+    every: Annotated[Duration, AfterValidator(_pause)] = timedelta(seconds=10)
+    stay: Duration = timedelta(minutes=55)
+
+
 class GroupMaintenance(StrictModel):
     """How maintenance of a group's tables shares an Airflow pool with ingestion.
 
@@ -151,8 +176,9 @@ class GroupSettings(StrictModel):
 
     Attributes:
         schedule: When the DAG runs: five cron fields, a preset such as `@hourly`, `on_data`: when there are unread
-            records, or null: only when triggered.
+            records, `continuous`: always, or null: only when triggered.
         on_data: Which unread records start a run, with `schedule: on_data`.
+        continuous: How often a run ingests, and how long it lasts, with `schedule: continuous`.
         start_date: Beginning of the schedule, a timestamp with a time zone.
         retries: Further tries of a failed task.
         retry_delay: Pause before a further try.
@@ -166,6 +192,7 @@ class GroupSettings(StrictModel):
 
     schedule: IngestSchedule | None = "*/5 * * * *"
     on_data: OnData = OnData()
+    continuous: Continuous = Continuous()
     start_date: Timestamp | None = None
     retries: Annotated[int, Field(strict=True, ge=0, le=100)] = 2
     retry_delay: Duration = timedelta(minutes=1)
@@ -177,12 +204,20 @@ class GroupSettings(StrictModel):
     maintenance: GroupMaintenance = GroupMaintenance()
 
     @model_validator(mode="after")
-    def _check_on_data(self) -> Self:
+    def _check_schedule(self) -> Self:
         errors = FieldErrors()
-        if "on_data" in self.model_fields_set and self.schedule != ON_DATA:
-            errors.add("on_data", message=f"needs schedule: {ON_DATA}")
+        for name in (ON_DATA, CONTINUOUS):
+            if name in self.model_fields_set and self.schedule != name:
+                errors.add(name, message=f"needs schedule: {name}")
+        if self.is_continuous and self.continuous.stay + LAST_ROUND > self.timeout:
+            errors.add(CONTINUOUS, "stay", message="must be at least 5 minutes less than timeout")
         errors.raise_any("GroupSettings")
         return self
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether the group's Spark application stays and makes one round after another."""
+        return self.schedule == CONTINUOUS
 
     @property
     def maintenance_pool(self) -> str:
@@ -301,28 +336,29 @@ def read_groups(
             problems.append(Problem(document.file, 1, "", "must be a map of group names to settings"))
         return None, set(), CommonSettings(None)
     invalid: set[str] = set()
-    given: dict[str, dict[str, object]] = {}
+    found: dict[str, GroupSettings] = {}
     common = CommonSettings(
         _settings(CommonMaintenance, "maintenance", entries.get("maintenance"), document, problems),
         _settings(AlertSettings, "alerts", entries["alerts"], document, problems) if "alerts" in entries else None,
     )
+    defaults = entries.get("defaults") or {}
+    if not _settings(GroupSettings, "defaults", defaults, document, problems):
+        return None, {"defaults"}, common
     for name, value in entries.items():
-        if name in ("maintenance", "alerts"):
+        if name in ("maintenance", "alerts", "defaults"):
             continue
-        entry = {} if value is None else value
-        if name != "defaults" and name not in used:
+        if name not in used:
             problems.append(
                 document.problem((str(name),), f"no contract is in this group{did_you_mean(str(name), used)}")
             )
-        if _settings(GroupSettings, str(name), entry, document, problems):
-            given[str(name)] = entry
+        # With the defaults, because some settings depend on others.
+        entry = merge(defaults, value) if isinstance(value, dict) else value or defaults
+        if settings := _settings(GroupSettings, str(name), entry, document, problems):
+            found[str(name)] = settings
         else:
             invalid.add(str(name))
-    if "defaults" in invalid:
-        return None, invalid, common
-    defaults = given.get("defaults", {})
-    merged = {name: merge(defaults, given.get(name, {})) for name in used}
-    return {name: GroupSettings.model_validate(each) for name, each in merged.items()}, invalid, common
+    usual = GroupSettings.model_validate(defaults)
+    return {name: found.get(name, usual) for name in used}, invalid, common
 
 
 def _settings(model: type[_M], name: str, given: object, document: Document, problems: list[Problem]) -> _M | None:

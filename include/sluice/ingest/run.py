@@ -65,16 +65,28 @@ def run(context: Context, group: Group, contracts: Contracts, client: AdminClien
     Args:
         deadline: `time.monotonic()` after which no further batch is started.
     """
-    ledger = Ledger(context.catalog)
     great_expectations.import_in_background(group.contracts)
-    plan = planning.make_plan(group, PlanInputs(contracts, context.catalog, client, ledger), extend=False)
+    inputs = PlanInputs(contracts, context.catalog, client, Ledger(context.catalog))
+    plan = planning.make_plan(group, inputs, extend=False)
+    return carry_out(context, plan, contracts, deadline=deadline, at_once=group.settings.topics_at_once)
+
+
+def carry_out(
+    context: Context, plan: model.GroupPlan, contracts: Contracts, *, deadline: float, at_once: int
+) -> RunReport:
+    """Stage and publish the batches of a plan that is in the ledger.
+
+    Args:
+        deadline: `time.monotonic()` after which no further batch is started.
+        at_once: how many topics are staged and published in parallel.
+    """
     for line in plan.lines():
         log.info("%s", line)
-    group_run = _GroupRun(context, plan, contracts, deadline, group.settings.topics_at_once)
+    group_run = _GroupRun(context, plan, contracts, deadline, at_once)
     with ThreadPoolExecutor(max_workers=group_run.at_once) as pool:
         for done in [pool.submit(group_run.work) for _ in range(group_run.at_once)]:
             done.result()
-    ledger.append(group_run.report.rows, run_id=context.run_id)
+    Ledger(context.catalog).append(group_run.report.rows, run_id=context.run_id)
     return group_run.report
 
 

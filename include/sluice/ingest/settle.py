@@ -35,17 +35,42 @@ def settle(group: Group, catalog: Catalog, plan: Mapping[str, Any], *, run_id: s
     """Close the batches that all their tables hold, and derive each table's outcome.
 
     Args:
-        plan: the run's plan, from `outcome.summarize_plan`.
+        plan: the run's plan, from `outcome.summarize_plan`. Of a continuous run, that of the first round.
 
     Returns:
         Per table the fields of `Outcome`.
     """
+    if group.settings.is_continuous:
+        plan = _add_later_rounds(group, catalog, plan, run_id)
     settlement = _Settlement(group, catalog, plan, run_id)
     outcomes = {contract.table: settlement.settle_table(contract) for contract in group.contracts}
+    for contract in group.contracts:
+        if contract.expectations and contract.table in settlement.offsets:
+            results = quality_table.read_run_results(catalog, contract.table, run_id)
+            outcomes[contract.table].expectations = quality_table.summarize_results(results)
     for name in plan["stops"].keys() - outcomes.keys():  # a template whose tables are not known
         outcomes[name] = Outcome(name, "stopped", error=plan["stops"][name])
     settlement.write_ledger()
     return {name: asdict(outcome) | {"red": outcome.red} for name, outcome in outcomes.items()}
+
+
+def settle_round(group: Group, catalog: Catalog, plan: Mapping[str, Any], *, run_id: str) -> None:
+    """Close the batches of one round of a continuous run; the outcomes are derived once, when the run has ended."""
+    settlement = _Settlement(group, catalog, plan, run_id)
+    for contract in group.contracts:
+        settlement.settle_table(contract)
+    settlement.write_ledger()
+
+
+def _add_later_rounds(group: Group, catalog: Catalog, plan: Mapping[str, Any], run_id: str) -> dict[str, Any]:
+    """The plan of a continuous run, with the batches that its later rounds have planned."""
+    planned = Ledger(catalog).planned_batches(run_id)
+    batches = {name: dict(seqs) for name, seqs in plan["tables"].items()}
+    for contract in group.contracts:
+        topics = batches.setdefault(contract.table, {})
+        for topic in contract.topics:
+            topics[topic] = sorted({*topics.get(topic, ()), *planned.get(topic, ())})
+    return {**plan, "tables": batches}
 
 
 class _Settlement:
@@ -93,9 +118,6 @@ class _Settlement:
             self._clean_up_refs(table, identifier, {t: x.seq for t, x in offsets.items()}, contract.topics)
         outcome.snapshot_id = _last_commit(table)
         outcome.location = table.location() if table else None
-        if contract.expectations:
-            results = quality_table.read_run_results(self.catalog, name, self.run_id)
-            outcome.expectations = quality_table.summarize_results(results)
         return outcome
 
     def write_ledger(self) -> None:

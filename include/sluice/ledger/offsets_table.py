@@ -121,6 +121,17 @@ class Ledger:
         limits = pa.array(list(after.values()), pa.int64()).take(topic_index)
         return [row_from_record(r) for r in found.filter(pc.greater(found["batch_seq"], limits)).to_pylist()]
 
+    def planned_batches(self, run_id: str) -> dict[str, set[int]]:
+        """Return, by topic, the numbers of the batches that a run has planned."""
+        if self.table.metadata.current_snapshot_id is None:
+            return {}
+        row_filter = And(equal("state", str(LedgerState.PLANNED)), equal("run_id", run_id))
+        found = self.table.scan(row_filter=row_filter, selected_fields=("topic", "batch_seq")).to_arrow()
+        batches: dict[str, set[int]] = {}
+        for row in found.to_pylist():
+            batches.setdefault(row["topic"], set()).add(row["batch_seq"])
+        return batches
+
     def gaps(self, topics: Iterable[str]) -> list[LedgerRow]:
         """Return the accepted gaps of these topics, oldest first."""
         if self.table.metadata.current_snapshot_id is None:

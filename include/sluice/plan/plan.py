@@ -226,7 +226,7 @@ def write_plan(group: Group, inputs: PlanInputs, *, run_id: str) -> GroupPlan:
     raced: set[str] = set()
     catalog, ledger = inputs.catalog, Ledger(inputs.catalog)
     requirements_check.check(catalog, ledger.table)
-    inputs = replace(inputs, ledger=ledger, unready=masks.find_missing_keys(group.contracts))
+    inputs = replace(inputs, ledger=ledger, unready={**inputs.unready, **masks.find_missing_keys(group.contracts)})
     for _ in range(ATTEMPTS):
         plan = make_plan(group, inputs)
         finished = [

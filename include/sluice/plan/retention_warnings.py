@@ -16,7 +16,7 @@ from croniter import croniter
 
 from sluice.batch import Batch, merge_ranges
 from sluice.contract.contract import Contract
-from sluice.contract.groups import ON_DATA
+from sluice.contract.groups import CONTINUOUS, ON_DATA
 from sluice.errors import BrokerUnavailableError
 from sluice.kafka import broker
 from sluice.offsets import Offsets
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SCHEDULED_RUNS = 8
-# With `schedule: on_data`, the longest time until unread records are read, as long as runs succeed.
-RUN_ON_DATA = timedelta(minutes=5)
+# With these schedules, the longest time until unread records are read, as long as runs succeed.
+UNTIMED = dict.fromkeys((ON_DATA, CONTINUOUS), timedelta(minutes=5))
 INTERVALS_AHEAD = 2
 BISECTIONS = 12
 
@@ -53,8 +53,8 @@ def longest_interval(schedule: str | None, now: datetime | None = None) -> timed
     """The longest interval between the next runs of a schedule; None where there is no schedule."""
     if schedule == "@continuous":
         return timedelta(0)
-    if schedule == ON_DATA:
-        return RUN_ON_DATA
+    if schedule in UNTIMED:
+        return UNTIMED[schedule]
     # A preset of Airflow that croniter does not know.
     cron = "0 0 1 */3 *" if schedule == "@quarterly" else schedule
     if cron is None or not croniter.is_valid(cron):

@@ -17,7 +17,7 @@ from airflow.sdk.bases.xcom import BaseXCom
 from sluice import dag_ids
 from sluice.contract.contract import Contract
 from sluice.contract.folder import Contracts, Group
-from sluice.contract.groups import ON_DATA
+from sluice.contract.groups import CONTINUOUS, ON_DATA
 from sluice_airflow import lineage, task_mapping
 from sluice_airflow.assets import table_asset
 from sluice_airflow.connections import export_registry_config, fail_with_message, kafka_client, open_catalog
@@ -41,7 +41,8 @@ GRAPH = f"""\
 **settle** derives the outcome from the tables' snapshots · one task per table shows its outcome and emits its asset
 event; tables of a topic pattern are instances of **table**, except those without new data · **reviews** and **ask**
 start `{dag_ids.REVIEW_SCHEMA}` for contract changes that need approval.
-With nothing new to read, all tasks after `plan` are skipped, and no JVM starts."""
+With nothing new to read, all tasks after `plan` are skipped, and no JVM starts.
+With `schedule: continuous`, **ingest** goes on: it plans and settles each further round itself."""
 
 
 @task.short_circuit(ignore_downstream_trigger_rules=True)
@@ -59,7 +60,8 @@ def plan(group: str, *, run_id: str) -> dict[str, Any] | None:
     for line in made.lines():
         log.log(logging.WARNING if line.startswith("warn") else logging.INFO, "%s", line)
     reviews = any(each.review == "open" for each in made.pending_changes.values())
-    return outcome.summarize_plan(made) if made.has_work or made.stops or reviews else None
+    is_needed = made.has_work or made.stops or reviews or contracts.group(group).settings.is_continuous
+    return outcome.summarize_plan(made) if is_needed else None
 
 
 @task(trigger_rule=TriggerRule.ALL_DONE, multiple_outputs=False)
@@ -182,11 +184,15 @@ def build(contracts: Contracts, options: DagOptions) -> list[DAG]:
 
 
 def _schedule(group: Group) -> str | list[Asset] | None:
-    if group.settings.schedule != ON_DATA:
-        return group.settings.schedule
-    from sluice_airflow import triggers
+    match group.settings.schedule:
+        case str(name) if name == ON_DATA:
+            from sluice_airflow import triggers
 
-    return [triggers.unread_records(group)]
+            return [triggers.unread_records(group)]
+        case str(name) if name == CONTINUOUS:
+            return "@continuous"
+        case other:
+            return other
 
 
 def _build_group(group: Group, options: DagOptions) -> DAG:

@@ -48,6 +48,7 @@ POINTS = [
 ]
 # Files without a commit, a branch that main lacks, half of the tables, and all but the ledger.
 KILLED_AT = usual(["stage: files written", "publish: before fast-forward", "published", "before the ledger"], POINTS)
+CONTINUOUS = "in a round of a continuous group"
 STOPPED_AT = usual(["publish: before fast-forward"], ["stage: written", "publish: before fast-forward"])
 
 
@@ -86,9 +87,12 @@ def check(it: Lake, appended: str, merged: str) -> None:
 def test_the_driver_is_killed_and_the_next_run_goes_on(
     lake: Callable[..., Lake], lake_folder: Path, subtests: pytest.Subtests
 ) -> None:
-    lakes = {point: lake() for point in KILLED_AT}
+    lakes = {point: lake() for point in (*KILLED_AT, CONTINUOUS)}
     names = {point: prepared(it) for point, it in lakes.items()}
-    with stopped_driver(lake_folder, *(StoppingJob(it, point) for point, it in lakes.items())) as process:
+    jobs = [StoppingJob(lakes[point], point) for point in KILLED_AT]
+    it = lakes[CONTINUOUS]
+    stays = StoppingJob(it, "publish: before fast-forward", arguments=("--group", it.group, "--stay", "300"))
+    with stopped_driver(lake_folder, *jobs, stays) as process:
         it = lakes["stage: files written"]
         uncommitted(it, table_names.staging(it.topic))
         if (point := "publish: files written") in lakes:

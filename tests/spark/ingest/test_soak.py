@@ -1,26 +1,32 @@
 """An hour's batches, accelerated, beside all maintenance actions at the same time, lose and duplicate nothing.
 
-`pytest -m soak tests/spark/ingest/test_soak.py`; SLUICE_SOAK_BATCHES sets the number of batches (default 60).
+`pytest -m soak tests/spark/ingest/test_soak.py`; SLUICE_SOAK_BATCHES sets the number of batches (default 60), and
+SLUICE_SOAK_MINUTES how long the application of a continuous group is killed again and again (default 15).
 """
 
 from __future__ import annotations
 
 import os
 import random
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from pyiceberg.table import Table
 
 from sluice.iceberg import tables
 from sluice.ledger.maintenance_table import Action, ActionResult
+from sluice.ledger.offsets_table import Ledger
 from sluice.maintain import assess, file_stats, maintain, targets
 from sluice.maintain.expiry_plan import AssessmentInputs
 from sluice.maintain.targets import TableKind
 from tests.support import table_files
 from tests.support.faults import StepThread
+from tests.support.killable_driver import StoppingJob, running_driver
 from tests.support.lake import Lake
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
@@ -31,6 +37,7 @@ KEYS = 2_000
 # Seconds stand for weeks: whatever may go, goes at once.
 STRICT = {"snapshot_age": "5s", "staging_retention": "5s", "min_snapshots": 2, "min_input_files": 3}
 WORK = 1_800
+MINUTES = float(os.environ.get("SLUICE_SOAK_MINUTES", "15"))
 
 
 def test_an_hour_of_batches_against_all_of_maintenance(
@@ -95,6 +102,53 @@ def test_an_hour_of_batches_against_all_of_maintenance(
         print(f"\n{BATCHES} batches of {RECORDS} records into 3 tables in {seconds:.0f} s: {dict(outcomes)}")
         print(f"maintenance meanwhile: {dict(Counter(f'{e.action} {e.state}' for e in seen))}")
         print(f"left behind: {sizes}")
+
+
+def test_a_continuous_group_whose_driver_is_killed_at_random(
+    lake: Callable[..., Lake], lake_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    it = lake()
+    it.create_topic(3)
+    merged = it.contract(mode="upsert", maintenance=STRICT)
+    appended = it.contract(maintenance=STRICT, errors={"max_ratio": 1.0})
+    (it.folder / "groups.yaml").write_text(f"{it.group}: {{schedule: continuous, continuous: {{every: 2s}}}}\n")
+    it.plan()  # maintenance needs tables
+    stop: list[bool] = []
+    seen: list[ActionResult] = []
+    pick = random.Random(5)
+    number = 0
+
+    def produce() -> None:
+        nonlocal number
+        while not stop:
+            keys = [pick.randrange(KEYS) for _ in range(RECORDS)]
+            it.send(
+                (k % 3, f"k{k}", None if i % 20 == 0 else {"n": number * RECORDS + i, "text": f"record {i}"})
+                for i, k in enumerate(keys)
+            )
+            number += 1
+            time.sleep(0.5)
+
+    others = [StepThread(produce), StepThread(lambda: _keep_up(it, stop, seen, Action.REWRITE, Action.EXPIRE))]
+    ends = time.monotonic() + 60 * MINUTES
+    kills = 0
+    while time.monotonic() < ends:
+        job = StoppingJob(it, "", arguments=("--group", it.group, "--stay", "3600"))
+        with running_driver(lake_folder, job) as (process, out):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(pick.uniform(20, 90))  # a start takes 15 s
+                raise AssertionError(f"the application has ended by itself:\n{out.read_text()[-6000:]}")
+            kills += 1
+    stop.append(True)
+    for other in others:
+        other.end()
+        assert other.error is None, other.error
+    batches = len(Ledger(it.catalog).planned_batches("killed").get(it.topic, ()))
+    it.drain(merged)
+    _nothing_lost(it, appended, merged)
+    with capsys.disabled():
+        print(f"\n{kills} kills in {MINUTES:.0f} min, {number * RECORDS} records, {batches} batches by rounds")
+        print(f"maintenance meanwhile: {dict(Counter(f'{e.action} {e.state}' for e in seen))}")
 
 
 def _keep_up(it: Lake, stop: list[bool], seen: list[ActionResult], *actions: Action) -> None:

@@ -431,3 +431,23 @@ def test_empty_defaults_are_none(folder):
 def test_an_owner_is_asked_for_if_nobody_names_one(folder):
     folder("a.yaml", SHARED.format(name="a"))
     assert problems(folder) == ["a.yaml:1: owner: is required"]
+
+
+def test_a_continuous_group_has_a_pause_and_ends_before_its_timeout(folder):
+    folder.good("a", group="g")
+    folder("groups.yaml", "g:\n  schedule: continuous\n  continuous: {every: 2s, stay: 20m}\n")
+    settings = load_contracts(folder.path).groups["g"].settings
+    assert settings.is_continuous
+    assert (settings.continuous.every, settings.continuous.stay) == (timedelta(seconds=2), timedelta(minutes=20))
+    folder("groups.yaml", "g:\n  schedule: continuous\n  timeout: 30m\n")
+    assert problems(folder) == ["groups.yaml:1: g.continuous.stay: must be at least 5 minutes less than timeout"]
+    folder("groups.yaml", "g:\n  schedule: continuous\n  continuous: {every: 1s}\n")
+    assert problems(folder) == [
+        "groups.yaml:3: g.continuous.every: must be 2s or more: each round makes several commits"
+    ]
+    folder("groups.yaml", "defaults:\n  timeout: 30m\ng:\n  schedule: continuous\n")
+    assert problems(folder) == ["groups.yaml:3: g.continuous.stay: must be at least 5 minutes less than timeout"]
+    folder("groups.yaml", "defaults:\n  schedule: continuous\ng:\n  continuous: {every: 5s}\n")
+    assert problems(folder) == []
+    folder("groups.yaml", "g:\n  continuous: {every: 5s}\n")
+    assert problems(folder) == ["groups.yaml:2: g.continuous: needs schedule: continuous"]

@@ -92,7 +92,7 @@ dags = {{
                 "down": sorted(t.downstream_task_ids), "retries": t.retries, "rule": str(t.trigger_rule.value),
                 "pool": t.pool, "outlets": [[a.name, getattr(a, "uri", None)] for a in t.outlets], "owner": t.owner,
                 "timeout": t.execution_timeout and t.execution_timeout.total_seconds(),
-                "mapped": t.is_mapped, "weight": t.priority_weight if t.is_mapped else weight(t),
+                "arguments": getattr(t, "application_args", None), "mapped": t.is_mapped, "weight": t.priority_weight if t.is_mapped else weight(t),
             }}
             for t in dag.tasks
         }},
@@ -253,6 +253,17 @@ def test_maintenance_and_alerts_run_when_the_folder_says(airflow_env, contracts)
     names = run_in_airflow(LOAD, env)["dags"]
     assert not [name for name in names if name.startswith("maintain_") or name == "alerts"]
     assert [name for name in names if name.startswith("ingest_")]
+
+
+def test_the_application_of_a_continuous_group_stays(airflow_env, contracts):
+    (contracts / "groups.yaml").write_text("shop: {schedule: continuous, continuous: {stay: 20m}}\n")
+    dags = run_in_airflow(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})["dags"]
+    arguments = {name: dags[f"ingest_{name}"]["tasks"]["ingest"]["arguments"] for name in ("shop", "crm")}
+    assert arguments == {
+        "shop": ["--group=shop", "--run-id={{ run_id }}", "--stay=1200"],
+        "crm": ["--group=crm", "--run-id={{ run_id }}"],
+    }
+    assert dags["ingest_shop"]["schedule"] == "@continuous"
 
 
 @pytest.mark.parametrize("wrong", ["defaults: {retrys: 3}", "shop: {retrys: 3}\ncrm: {retrys: 3}", ""])

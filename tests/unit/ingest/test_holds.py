@@ -1,0 +1,32 @@
+"""Which tables the rounds of a continuous group leave out after a failure."""
+
+from __future__ import annotations
+
+from sluice.errors import BlockedError
+from sluice.ingest.rounds import Holds
+
+
+def test_a_failed_table_waits_twice_as_long_each_time() -> None:
+    holds, error = Holds(), BlockedError("too many", table="db.a")
+    waits = []
+    now = 0.0
+    for _ in range(7):
+        holds.note(["db.a", "db.b"], {"db.a": error}, now)
+        began = now
+        while "db.a" in holds.errors(now):
+            now += 1
+        waits.append(now - began)
+    assert waits == [60, 120, 240, 480, 960, 1800, 1800]
+    assert holds.errors(now) == {}
+
+
+def test_a_success_forgets_the_failures() -> None:
+    holds = Holds()
+    holds.note(["db.a"], {"db.a": ValueError("no")}, 0)
+    holds.note(["db.a"], {"db.a": ValueError("no")}, 60)
+    assert str(holds.errors(61)["db.a"]).startswith("ValueError: no")
+    holds.note(["db.a"], {}, 180)
+    assert holds.errors(181) == {}
+    holds.note(["db.a"], {"db.a": ValueError("no")}, 200)
+    assert "db.a" in holds.errors(259)
+    assert holds.errors(260) == {}
