@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from sluice.contract import folder as contract_folder
 from sluice.contract.folder import Contracts
 from sluice.errors import RetryableError, SluiceError
+from sluice.iceberg import availability
 from sluice.ingest import great_expectations, outcome, settle
 from sluice.ingest.context import Context
 from sluice.ingest.run import RunReport, carry_out
@@ -85,7 +86,8 @@ def run(context: Context, group: str, client: AdminClient, *, seconds: float) ->
     failing_since: float | None = None
     while (began := time.monotonic()) < ends:
         try:
-            every = rounds.make(ends)
+            with availability.translate_catalog_errors():
+                every = rounds.make(ends)
             failing_since = None
         except RetryableError as error:
             failing_since = failing_since or began

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+import requests
 
 from sluice.errors import BrokerUnavailableError
 from sluice.ingest import outcome, rounds, settle
@@ -116,11 +117,12 @@ def test_an_outage_is_waited_for_and_a_long_one_ends_the_application(
     table = it.contract()
     make_continuous(it, monkeypatch)
     it.send([(0, "a", {"n": 1})])
-    real, outage = planning.write_plan, [True, True]
+    real = planning.write_plan
+    outage: list[Exception] = [BrokerUnavailableError("Kafka does not answer."), requests.ConnectionError("no catalog")]
 
     def write_plan(*arguments: object, **named: object) -> object:
-        if outage and (outage.pop() or True):
-            raise BrokerUnavailableError("Kafka does not answer.")
+        if outage:
+            raise outage.pop()
         return real(*arguments, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(rounds, "AFTER_ERROR_S", 0.1)
@@ -128,7 +130,7 @@ def test_an_outage_is_waited_for_and_a_long_one_ends_the_application(
     assert rounds.run(it.context(RUN_ID), it.group, it.admin, seconds=3) == 0
     assert count(it, table) == 1
 
-    outage[:] = [True] * 1000
+    outage[:] = [BrokerUnavailableError("Kafka does not answer.")] * 1000
     monkeypatch.setattr(rounds, "OUTAGE_S", 0.5)
     with pytest.raises(BrokerUnavailableError):
         rounds.run(it.context(RUN_ID), it.group, it.admin, seconds=30)

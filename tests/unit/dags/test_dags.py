@@ -92,7 +92,8 @@ dags = {{
                 "down": sorted(t.downstream_task_ids), "retries": t.retries, "rule": str(t.trigger_rule.value),
                 "pool": t.pool, "outlets": [[a.name, getattr(a, "uri", None)] for a in t.outlets], "owner": t.owner,
                 "timeout": t.execution_timeout and t.execution_timeout.total_seconds(),
-                "arguments": getattr(t, "application_args", None), "mapped": t.is_mapped, "weight": t.priority_weight if t.is_mapped else weight(t),
+                "arguments": getattr(t, "application_args", None),
+                "mapped": t.is_mapped, "weight": t.priority_weight if t.is_mapped else weight(t),
             }}
             for t in dag.tasks
         }},
