@@ -10,7 +10,20 @@ import signal
 import sys
 import time
 
-from bench import backlog, continuous, formats, planning, quality, refill, scale, target, trigger, upkeep, viewers
+from bench import (
+    backlog,
+    continuous,
+    formats,
+    on_data,
+    planning,
+    quality,
+    refill,
+    scale,
+    target,
+    trigger,
+    upkeep,
+    viewers,
+)
 from bench.lab import Lab, say
 
 SECTIONS = {
@@ -25,13 +38,14 @@ SECTIONS = {
     "i": viewers.measure,
     "j": scale.measure,
     "k": continuous.measure,
+    "l": on_data.measure,
 }
 
 
 def main() -> None:
     """Run the chosen sections in order."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("sections", nargs="*", metavar="a|b|c|d|e|f|g|h|i|j|k", help="which to run (all)")
+    parser.add_argument("sections", nargs="*", metavar="a|b|c|d|e|f|g|h|i|j|k|l", help="which to run (all)")
     parser.add_argument(
         "--records",
         type=int,

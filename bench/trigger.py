@@ -42,12 +42,28 @@ def header() -> None:
 @contextmanager
 def stack(lab: Lab) -> Iterator[Callable[[], dict[str, float]]]:
     """Run an embedded stack with one DAG; yields a function that sends records and runs the DAG once."""
-    home = lab.folder / "stack"
+    with services(lab, [TABLE], GROUPS) as home:
+        yield _runner(home)
+
+
+@contextmanager
+def services(lab: Lab, tables: list[str], groups: str) -> Iterator[Path]:
+    """Run an embedded stack; yields its home.
+
+    Args:
+        lab: The place for measurements.
+        tables: Names of upsert tables, each of the topic and the group of its last name; `TABLE` of group `bench`.
+        groups: The text of `groups.yaml`.
+    """
+    home = lab.folder / f"stack-{len(tables)}"
     contracts = home / "contracts"
     contracts.mkdir(parents=True)
-    body = {"table": TABLE, "topic": TOPIC, "group": "bench", "owner": "bench", "columns": COLUMNS, "mode": "upsert"}
-    (contracts / "trigger.yaml").write_text(json.dumps({**body, "identifier": ["id"]}), encoding="utf-8")
-    (contracts / "groups.yaml").write_text(GROUPS, encoding="utf-8")
+    for table in tables:
+        name = table.rpartition(".")[2]
+        body = {"table": table, "topic": name, "group": "bench" if table == TABLE else name, "owner": "bench"}
+        body |= {"columns": COLUMNS, "mode": "upsert", "identifier": ["id"]}  # type: ignore[dict-item]
+        (contracts / f"{name}.yaml").write_text(json.dumps(body), encoding="utf-8")
+    (contracts / "groups.yaml").write_text(groups, encoding="utf-8")
     env = {**os.environ, "SLUICE_HOME": str(home), "SLUICE_CONTRACTS": str(contracts)}
     command = [sys.executable, "-m", "sluice.embedded"]
     try:
@@ -55,7 +71,7 @@ def stack(lab: Lab) -> Iterator[Callable[[], dict[str, float]]]:
         with (lab.folder / "stack.log").open("ab") as log:
             subprocess.run([*command, "up", "--no-registry"], env=env, stdout=log, stderr=log, check=True)
         say(f"    the stack is up after {time.monotonic() - began:.0f} s")
-        yield _runner(home)
+        yield home
     finally:
         subprocess.run([*command, "down"], env=env, capture_output=True, check=False)
 
