@@ -60,12 +60,12 @@ def test_each_round_lands_what_came_since_the_last(lake: Callable[..., Lake], mo
     it.create_topic(2)
     appended, merged = it.contract(), it.contract(mode="upsert")
     make_continuous(it, monkeypatch)
-    it.send((n % 2, f"k{n % 5}", {"n": n}) for n in range(20))
+    it.send((n % 4 % 2, f"k{n % 4}", {"n": n}) for n in range(20))
     promised = outcome.summarize_plan(it.plan(RUN_ID))
     with application(it, 25) as end:
         for sent in (20, 40, 60):
             wait_for(lambda sent=sent: count(it, appended) == sent)  # type: ignore[misc]
-            it.send((n % 2, f"k{n % 5}", {"n": n}) for n in range(sent, sent + 20))
+            it.send((n % 4 % 2, f"k{n % 4}", {"n": n}) for n in range(sent, sent + 20))
         wait_for(lambda: count(it, appended) == 80)
         later = it.contract()  # a contract that comes while the application runs
         monkeypatch.setattr(rounds, "CONTRACTS_EVERY_S", 0.0)
