@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from confluent_kafka.admin import AdminClient
@@ -31,11 +31,11 @@ CONTRACTS_EVERY_S = 30.0
 OUTAGE_S = 120.0
 """How long Kafka or the catalog may be unavailable before the application fails, so that its task shows it."""
 AFTER_ERROR_S = 2.0
-FIRST_HOLD_S, LONGEST_HOLD_S = 60.0, 1800.0
+FIRST_HOLD_S, LONGEST_HOLD_S = 60.0, 300.0
 
 
 class Holds:
-    """Failed tables that the next rounds leave out: for a minute, then for two, up to half an hour.
+    """Failed tables that the next rounds leave out: for a minute, then for two, up to five, the default schedule.
 
     A blocked batch would fail again each round, and fill the ledger.
     """
@@ -57,9 +57,7 @@ class Holds:
             failed: the errors of those that failed.
             now: `time.monotonic()`.
         """
-        for name in {*tried} - failed.keys():
-            self._errors.pop(name, None)
-            self._seconds.pop(name, None)
+        self.release({*tried} - failed.keys())
         for name, error in failed.items():
             self._seconds[name] = min(2 * self._seconds.get(name, FIRST_HOLD_S / 2), LONGEST_HOLD_S)
             self._until[name] = now + self._seconds[name]
@@ -67,6 +65,12 @@ class Holds:
                 error = RetryableError(f"{type(error).__name__}: {error}", table=name)  # noqa: PLW2901
             self._errors[name] = error
             log.warning("%s is tried again in %.0f s: %s", name, self._seconds[name], error)
+
+    def release(self, names: Iterable[str]) -> None:
+        """Leave these tables out no longer, and forget their failures."""
+        for name in names:
+            self._errors.pop(name, None)
+            self._seconds.pop(name, None)
 
 
 def run(context: Context, group: str, client: AdminClient, *, seconds: float) -> int:
@@ -106,14 +110,13 @@ class _Rounds:
 
     Attributes:
         group: the group's name.
-        contracts: as they were read last.
         holds: tables to leave out for a while.
     """
 
     def __init__(self, context: Context, group: str, client: AdminClient) -> None:
         self.context, self.group, self.client = context, group, client
         self.holds = Holds()
-        self.contracts: Contracts
+        self._contracts: Contracts | None = None
         self._read_next = 0.0
         self._number = 0
         self._report = RunReport()
@@ -126,10 +129,10 @@ class _Rounds:
         """
         began = time.monotonic()
         self._report = RunReport()
-        self._read_contracts()
-        group, catalog, run_id = self.contracts.group(self.group), self.context.catalog, self.context.run_id
+        contracts = self._read_contracts()
+        group, catalog, run_id = contracts.group(self.group), self.context.catalog, self.context.run_id
         held = self.holds.errors(began)
-        inputs = PlanInputs(self.contracts, catalog, self.client, unready=held)
+        inputs = PlanInputs(contracts, catalog, self.client, unready=held)
         plan = _leave_out(planning.write_plan(group, inputs, run_id=run_id), held)
         every = group.settings.continuous.every.total_seconds()
         if not plan.has_work:
@@ -140,7 +143,7 @@ class _Rounds:
         deadline = min(began + group.seconds, ends)
         planned = time.monotonic()
         self._report = report = carry_out(
-            self.context, plan, self.contracts, deadline=deadline, at_once=group.settings.topics_at_once
+            self.context, plan, contracts, deadline=deadline, at_once=group.settings.topics_at_once
         )
         done = time.monotonic()
         self.holds.note(plan.tables.keys(), report.failed, done)
@@ -161,13 +164,19 @@ class _Rounds:
             log.error("Spark does not answer after a failed round, so the application ends: %s", type(error).__name__)
             return False
 
-    def _read_contracts(self) -> None:
-        """Read the contracts, from time to time. As in other runs, an invalid file stops its own tables alone."""
-        if time.monotonic() < self._read_next:
-            return
+    def _read_contracts(self) -> Contracts:
+        """Read the contracts, from time to time. As in other runs, an invalid file stops its own tables alone.
+
+        A table whose contract has changed is tried again at once.
+        """
+        if self._contracts and time.monotonic() < self._read_next:
+            return self._contracts
         found = contract_folder.load_contracts(strict=False)
-        self.contracts = resolve_topics.resolve(found, self.context.catalog, self.client)
-        self._read_next = time.monotonic() + CONTRACTS_EVERY_S
+        found = resolve_topics.resolve(found, self.context.catalog, self.client)
+        before = self._contracts.tables if self._contracts else {}
+        self.holds.release(name for name, each in found.tables.items() if before.get(name) != each)
+        self._contracts, self._read_next = found, time.monotonic() + CONTRACTS_EVERY_S
+        return found
 
 
 def _leave_out(plan: GroupPlan, held: Collection[str]) -> GroupPlan:
