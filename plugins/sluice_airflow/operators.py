@@ -99,26 +99,41 @@ class MaintainOperator(JobOperator):
 
 
 class BackfillOperator(JobOperator):
-    """Runs `jobs/backfill.py` for one slice of a backfill.
+    """Runs `jobs/backfill.py` for some slices of a backfill, one after another.
 
     Args:
-        piece: The slice: table, topic, origin, slice number and run id.
+        work: Table, topic, origin, slices' numbers and run id.
     """
 
-    def __init__(self, *, piece: Mapping[str, Any], group: str, **kwargs: Any) -> None:
-        fields_by_option = {
-            "table": "table",
-            "topic": "topic",
-            "slice": "slice",
-            "source": "origin",
-            "run-id": "run_id",
-        }
+    def __init__(self, *, work: Mapping[str, Any], group: str, settings: GroupSettings, **kwargs: Any) -> None:
+        fields_by_option = {"table": "table", "topic": "topic", "source": "origin", "run-id": "run_id"}
+        first, *_, last = [work["slices"][0], *work["slices"]]
         # As `--option=value`: a topic may begin with a dash.
-        command = ["backfill.py", *(f"--{option}={piece[field]}" for option, field in fields_by_option.items())]
-        log = f"{group}-backfill{piece['slice']}"
-        super().__init__(command=command, group=group, log=log, **kwargs)
-        self.map_name = f"slice {piece['slice']}"
-        self.piece = piece
+        command = [
+            "backfill.py",
+            *(f"--{option}={work[field]}" for option, field in fields_by_option.items()),
+            f"--slices={','.join(map(str, work['slices']))}",
+            f"--seconds={settings.maintenance_seconds}",
+        ]
+        super().__init__(command=command, group=group, settings=settings, log=f"{group}-backfill{first}", **kwargs)
+        self.map_name = f"slice {first}" if first == last else f"slices {first} to {last}"
+        self.work = work
+
+    def is_unfinished(self, context: Any) -> bool:  # noqa: ARG002 - the run id is that of the slices
+        """Whether slices wait: those that are not in the table, and that the run has not tried.
+
+        Raises:
+            AirflowException: It has tried none, though each application tries one at least.
+        """
+        from sluice.backfill import backfill_outcome
+
+        asked = self.work["table"], self.work["topic"], self.work["slices"]
+        with fail_with_message():
+            catalog, contracts = open_catalog()
+            waiting = backfill_outcome.read_progress(contracts, catalog, asked, self.work["run_id"]).untried
+        if len(waiting) == len(self.work["slices"]):
+            raise AirflowException("The application has ended, and wrote no result into the ledger.")
+        return bool(waiting)
 
     def needs_action(self, error: Exception) -> bool:
         """Whether the ledger, or the exit code, says that a retry does not help."""
@@ -128,7 +143,7 @@ class BackfillOperator(JobOperator):
             return True
         try:
             catalog, _ = open_catalog()
-            return backfill_outcome.needs_action(catalog, self.piece, self.began - CLOCKS_DIFFER)
+            return backfill_outcome.needs_action(catalog, self.work, self.began - CLOCKS_DIFFER)
         except Exception as failure:  # noqa: BLE001 - the application's error is the one to show
-            self.log.warning("The ledger could not be asked why the slice failed: %s", type(failure).__name__)
+            self.log.warning("The ledger could not be asked why slices failed: %s", type(failure).__name__)
             return False

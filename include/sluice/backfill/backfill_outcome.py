@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
@@ -68,25 +68,62 @@ def collect_outcome(contracts: Contracts, catalog: Catalog, promised: Mapping[st
     return out
 
 
-def needs_action(catalog: Catalog, piece: Mapping[str, Any], since: datetime) -> bool:
-    """Whether the ledger says that another try of a slice would fail too.
+class Progress(NamedTuple):
+    """The slices that are not in their table.
+
+    Attributes:
+        untried: those that this run has not tried yet.
+        failed: those that it has tried.
+    """
+
+    untried: list[int]
+    failed: list[int]
+
+
+def read_progress(
+    contracts: Contracts, catalog: Catalog, asked: tuple[str, str, Sequence[int]], run_id: str
+) -> Progress:
+    """Read which slices are not in their table.
+
+    Args:
+        contracts: all contracts.
+        catalog: where the table is.
+        asked: table, topic and the slices' numbers.
+        run_id: the backfill's run.
+    """
+    name, topic, numbers = asked
+    table = catalog.load_table(table_names.typed(contracts.table(name)))
+    known = slices.read_slice_rows(Ledger(catalog), topic)
+    planned = slices.planned_slices(known)
+    there = {
+        seq
+        for seq in numbers
+        if seq in planned and slices.find_replay_snapshot_id(table, name, planned[seq], known) is not None
+    }
+    tried = {r.batch_seq for r in known if (r.table, r.run_id) == (name, run_id) and r.state in END_STATES}
+    missing = [seq for seq in numbers if seq not in there]
+    return Progress([s for s in missing if s not in tried], [s for s in missing if s in tried])
+
+
+def needs_action(catalog: Catalog, work: Mapping[str, Any], since: datetime) -> bool:
+    """Whether the ledger says that another try of some slices would fail too.
 
     Args:
         catalog: where the ledger is.
-        piece: table, topic, slice and run id.
+        work: table, topic, slices and run id.
         since: only a result after this time counts: an earlier one is another try's.
     """
-    rows = [
-        row
-        for row in slices.read_slice_rows(Ledger(catalog), piece["topic"])
-        if (row.table, row.batch_seq, row.run_id) == (piece["table"], piece["slice"], piece["run_id"])
+    last = {
+        row.batch_seq: row
+        for row in slices.read_slice_rows(Ledger(catalog), work["topic"])
+        if (row.table, row.run_id) == (work["table"], work["run_id"])
+        and row.batch_seq in work["slices"]
         and row.state in END_STATES
         and row.at >= since
-    ]
-    if not rows:
-        return False
-    last = rows[-1]
-    return last.state == LedgerState.BLOCKED or (last.state == LedgerState.FAILED and is_terminal(last.exception))
+    }
+    failed = [row for row in last.values() if row.state == LedgerState.FAILED]
+    retried = any(not is_terminal(row.exception) for row in failed)
+    return not retried and (bool(failed) or any(row.state == LedgerState.BLOCKED for row in last.values()))
 
 
 def asset_event(

@@ -1,17 +1,21 @@
-"""Runs one slice of a backfill in one Spark application, and records its outcome in the ledger."""
+"""Runs slices of a backfill in one Spark application, and records the outcome of each in the ledger."""
 
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
+from sluice.backfill import backfill_outcome
 from sluice.backfill.replay import ReplayResult, replay
 from sluice.batch import Batch
 from sluice.contract.folder import Contracts
-from sluice.errors import BlockedError, BrokerUnavailableError, LedgerError, SluiceError
+from sluice.errors import BlockedError, BrokerUnavailableError, LedgerError, SluiceError, TerminalError
 from sluice.ingest.context import Context
 from sluice.ingest.run import retry_step
 from sluice.kafka import broker
@@ -38,6 +42,37 @@ class SliceTask(NamedTuple):
     topic: str
     seq: int
     origin: Origin
+
+
+def run_slices(
+    context: Context, contracts: Contracts, client: AdminClient, tasks: Sequence[SliceTask], *, seconds: float = inf
+) -> None:
+    """Replay the slices that are not in their table, one after another. One that needs action does not stop the others.
+
+    Slices that this run has not tried yet come first. While there are any, none begins after the time is up.
+
+    Args:
+        tasks: slices of one table and topic.
+        seconds: the time.
+
+    Raises:
+        RetryableError: of a slice, at once.
+        TerminalError: the first one, after the last slice.
+    """
+    until = time.monotonic() + seconds
+    table, topic, numbers = tasks[0].table, tasks[0].topic, [task.seq for task in tasks]
+    progress = backfill_outcome.read_progress(contracts, context.catalog, (table, topic, numbers), context.run_id)
+    errors: list[TerminalError] = []
+    for number, seq in enumerate([*progress.untried, *progress.failed]):
+        if 0 < number < len(progress.untried) and time.monotonic() > until:
+            log.info("The time is up before slice %s; the next application continues.", seq)
+            return
+        try:
+            run_slice(context, contracts, client, next(task for task in tasks if task.seq == seq))
+        except TerminalError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def run_slice(context: Context, contracts: Contracts, client: AdminClient, task: SliceTask) -> ReplayResult:

@@ -129,7 +129,7 @@ def _run(given: argparse.Namespace) -> int:
         made = backfill_plan.write_backfill(request, inputs, who=who, run_id=run_id)
     if not given.json:
         output.print_lines(made.lines())
-    codes = [_run_slice(made, seq, run_id, inputs) for seq in made.to_xcom()["slices"]]
+    code = _run_slices(made, run_id, inputs)
     with availability.translate_catalog_errors():
         found = backfill_outcome.collect_outcome(inputs.contracts, inputs.catalog, made.to_xcom())
 
@@ -141,14 +141,18 @@ def _run(given: argparse.Namespace) -> int:
     output.show(given, {"applied": True, "run_id": run_id, "plan": made, "slices": found}, text)
     if all(each["snapshot_id"] is not None for each in found):
         return 0
-    return 2 if set(codes) <= {0, 2} and 2 in codes else 3
+    return 2 if code == 2 else 3
 
 
-def _run_slice(made: BackfillPlan, seq: int, run_id: str, inputs: PlanInputs) -> int:
+def _run_slices(made: BackfillPlan, run_id: str, inputs: PlanInputs) -> int:
     from sluice.cli import spark
 
-    # As `--option=value`: a topic may begin with a dash.
-    values = {"table": made.table, "topic": made.topic, "slice": seq, "source": str(made.origin), "run-id": run_id}
+    numbers = made.to_xcom()["slices"]
+    if not numbers:
+        return 0
+    # As `--option=value`: a topic may begin with a dash, and the numbers do.
+    values = {"table": made.table, "topic": made.topic, "source": str(made.origin), "run-id": run_id}
     arguments = [f"--{option}={value}" for option, value in values.items()]
+    arguments.append(f"--slices={','.join(map(str, numbers))}")
     settings = inputs.contracts.group(made.group).settings
-    return spark.run_job("backfill.py", arguments, settings, what=f"slice {seq}")
+    return spark.run_job("backfill.py", arguments, settings, what=f"{len(numbers)} slices")

@@ -1,6 +1,7 @@
-"""The DAG `backfill`, triggered by hand: plan → one Spark application per slice → outcome. A dry run only plans.
+"""The DAG `backfill`, triggered by hand: plan → slices in Spark applications → outcome. A dry run only plans.
 
-Slices run in the pool of the group's ingestion with a lower priority: live ingest waits for at most one slice.
+Slices run in the pool of the group's ingestion with a lower priority. An application gives its slot to waiting tasks as
+maintenance does, and goes on in its next one.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 SOURCES = ["kafka", "staging", "quarantine"]
 TIMESTAMP = {"type": ["null", "string"], "format": "date-time", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T"}
 RUNS = 8
+SLICES_AT_ONCE = 20
+"""How many slices share an application: a start of Spark takes as long as a small slice."""
 # The form names the table: its asset is only known at run time, through an alias.
 ALIAS = AssetAlias(f"{dag_ids.BACKFILL}.table")
 PLAN, OUTCOME, PROMISED = "plan", "outcome", "promised"
@@ -73,9 +76,11 @@ def slices_task(group: str) -> str:
 
 @task(**RETRIES)
 def slices_of(promised: dict[str, Any], *, run_id: Any = None) -> list[dict[str, Any]]:
-    """List the slices, one per application."""
+    """List the slices, `SLICES_AT_ONCE` per application."""
     common = {name: promised[name] for name in ("table", "topic", "origin")}
-    return [{**common, "slice": seq, "run_id": run_id} for seq in promised["slices"]]
+    numbers = promised["slices"]
+    starts = range(0, len(numbers), SLICES_AT_ONCE)
+    return [{**common, "slices": numbers[at : at + SLICES_AT_ONCE], "run_id": run_id} for at in starts]
 
 
 @task(task_id=OUTCOME, trigger_rule=TriggerRule.ALL_DONE, outlets=[ALIAS], **RETRIES)
@@ -114,7 +119,7 @@ def _add_tasks(groups: Iterable[Group], service: SparkService | None) -> None:
     planned >> ended
     for group in groups:
         settings = group.settings
-        pieces = slices_of.override(task_id=slices_task(group.name))(planned[PROMISED])
+        works = slices_of.override(task_id=slices_task(group.name))(planned[PROMISED])
         spark = BackfillOperator.partial(
             task_id=f"spark_{group.name}",
             group=group.name,
@@ -128,7 +133,7 @@ def _add_tasks(groups: Iterable[Group], service: SparkService | None) -> None:
             retry_delay=settings.retry_delay,
             execution_timeout=settings.timeout,
             map_index_template="{{ task.map_name }}",
-        ).expand(piece=pieces)
+        ).expand(work=works)
         spark >> ended
 
 
@@ -137,7 +142,7 @@ def build(contracts: Contracts, options: DagOptions) -> list[DAG]:
     with manual_dag(
         dag_ids.BACKFILL,
         "Replays history, or a range, into a table. **plan** shows the exact ranges and where they can be read. Each "
-        "slice is one Spark application, validated on a branch before it becomes visible. **outcome** reads the result "
+        "slice is validated on a branch before it becomes visible. **outcome** reads the result "
         "from the table. Committed offsets do not change, and live ingest continues.",
         options=options,
         # Long runs must not block other groups or dry runs; the pools limit the slices.

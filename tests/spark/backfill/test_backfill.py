@@ -10,8 +10,9 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sluice.backfill import backfill_plan
+from sluice.backfill import backfill_outcome, backfill_plan, slice_run
 from sluice.backfill.ranges import Request
+from sluice.backfill.slice_run import SliceTask
 from sluice.backfill.source import SliceSource
 from sluice.batch import CURSOR_TAG, Batch
 from sluice.errors import BlockedError, InvalidReplayError, OrderUnknownError, StagingTrimmedError
@@ -49,6 +50,43 @@ def prepared(it: Lake, mode: str = "append", **contract: object) -> str:
         it.send((n % 2, f"k{n % 30}", {"n": n}) for n in range(100 * number, 100 * number + 60))
         it.run()
     return table
+
+
+def test_slices_share_an_application_and_a_blocked_one_stops_no_other(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(1)
+    table = it.contract(limits={"records_per_batch": 10}, errors={"max_count": 100, "max_ratio": 1.0})
+    it.send([(0, f"k{n}", {"n": "no number" if n == 15 else n}) for n in range(40)])
+    it.run()
+    delete_rows(it, table, "true")
+    it.contract(table=table, limits={"records_per_batch": 10})  # no record may be quarantined from here on
+    found = plan_backfill(it, backfill_request(table, {0: [0, 40]}))
+    tasks = [SliceTask(table, it.topic, seq, found.origin) for seq in found.to_xcom()["slices"]]
+    assert len(tasks) == 4
+    asked = table, it.topic, [task.seq for task in tasks]
+
+    def progress() -> tuple[list[int], list[int]]:
+        return tuple(backfill_outcome.read_progress(it.contracts, it.catalog, asked, "by hand"))  # type: ignore[return-value]
+
+    # Without time, an application tries one slice all the same, and the next one goes on.
+    for left in ([-2, -3, -4], [-3, -4]):
+        run_slices_of(it, tasks, seconds=0)
+        assert progress() == (left, [-2] if -2 not in left else [])
+    run_slices_of(it, tasks, seconds=0)
+    assert progress() == ([-4], [-2])
+    with pytest.raises(BlockedError):  # the last untried one, and then those that failed
+        run_slices_of(it, tasks, seconds=0)
+    assert progress() == ([], [-2])
+    assert {row["n"] for row in it.rows(table)} == {*range(10), *range(20, 40)}
+
+    it.contract(table=table, limits={"records_per_batch": 10}, errors={"max_count": 100, "max_ratio": 1.0})
+    run_slices_of(it, tasks, seconds=0)
+    assert progress() == ([], [])
+    it.assert_appended(table, without=[(0, 15)])
+
+
+def run_slices_of(it: Lake, tasks: list[SliceTask], *, seconds: float) -> None:
+    slice_run.run_slices(it.context("by hand"), it.contracts, it.admin, tasks, seconds=seconds)
 
 
 def shown(it: Lake, request: Request) -> str:

@@ -177,6 +177,6 @@ def test_what_a_driver_on_yarn_comes_to_is_read_from_sluices_tables(
     where = maintenance_table.ResultFilter(run_id="turns", states=maintenance_table.ENDED)
     assert sorted(each.table for each in maintenance_table.read_results(it.catalog, where)) == sorted(tables)
     # No such slice: the driver ends by an error that needs action, and YARN reports its exit code.
-    piece = {"table": tables[0], "topic": it.topic, "slice": -9, "origin": "kafka", "run_id": "none"}
-    failed = submit(it, "cluster", "backfill", "none", piece=piece)
+    work = {"table": tables[0], "topic": it.topic, "slices": [-9], "origin": "kafka", "run_id": "none"}
+    failed = submit(it, "cluster", "backfill", "none", work=work)
     assert failed["ended"].startswith("AirflowFailException: The job failed, and a retry does not help"), failed

@@ -15,7 +15,7 @@ from sluice.ledger.offsets_table import Ledger
 
 pytestmark = pytest.mark.unit
 
-PIECE = {"table": "shop.orders", "topic": "orders", "slice": -1, "run_id": "r"}
+WORK = {"table": "shop.orders", "topic": "orders", "slices": [-1, -3], "run_id": "r"}
 NOW = datetime.now(UTC)
 FAILED = LedgerRow("orders", LedgerState.FAILED, batch_seq=-1, table="shop.orders", run_id="r", at=NOW)
 
@@ -40,4 +40,11 @@ def test_the_last_result_of_this_try_decides(tmp_path: Path, row: LedgerRow | No
     with SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}") as catalog:
         if row:
             Ledger(catalog).append([row], run_id="r")
-        assert needs_action(catalog, PIECE, NOW - timedelta(minutes=1)) is expected
+        assert needs_action(catalog, WORK, NOW - timedelta(minutes=1)) is expected
+
+
+def test_a_slice_that_a_retry_may_cure_is_retried_beside_a_blocked_one(tmp_path: Path) -> None:
+    unavailable = replace(FAILED, batch_seq=-3, exception="sluice.errors.BrokerUnavailableError")
+    with SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}") as catalog:
+        Ledger(catalog).append([replace(FAILED, state=LedgerState.BLOCKED), unavailable], run_id="r")
+        assert needs_action(catalog, WORK, NOW - timedelta(minutes=1)) is False

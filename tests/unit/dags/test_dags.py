@@ -743,20 +743,31 @@ import json
 from airflow.dag_processing.dagbag import DagBag
 bag = DagBag(dag_folder={dags!r}, bundle_name="dags")
 mapped = bag.dags["backfill"].get_task("spark_shop")
-piece = dict(table="shop.orders", topic="shop.orders", origin="staging", slice=-3, run_id="manual__1")
-operator = mapped.unmap({{**mapped.expand_input.value, "piece": piece}})
-print(json.dumps([operator.application, operator.application_args, operator.log_name, operator.map_name]))
+def submitted(*numbers):
+    work = dict(table="shop.orders", topic="shop.orders", origin="staging", slices=numbers, run_id="manual__1")
+    operator = mapped.unmap({{**mapped.expand_input.value, "work": work}})
+    return [operator.application, operator.application_args, operator.log_name, operator.map_name]
+
+
+slices_of = bag.dags["backfill"].get_task("slices_of_shop").python_callable
+promised = dict(table="shop.orders", topic="shop.orders", origin="staging", slices=[-n for n in range(1, 46)])
+print(json.dumps([submitted(-3), submitted(-3, -4, -5), slices_of(promised, run_id="manual__1")]))
 """
 
 
-def test_a_slice_is_one_submit(airflow_env, contracts):
+def test_slices_share_a_submit(airflow_env, contracts):
     env = {**airflow_env, "SLUICE_CONTRACTS": str(contracts)}
-    application, arguments, log, name = run_in_airflow(SLICE.format(dags=str(DAGS)), env)
+    one, three, works = run_in_airflow(SLICE.format(dags=str(DAGS)), env)
+    application, arguments, log, name = one
     assert application == str(REPOSITORY / "jobs" / "backfill.py")
     # A topic, and a run's id, may begin with a dash.
-    given = "--table=shop.orders --topic=shop.orders --slice=-3 --source=staging --run-id=manual__1"
+    given = "--table=shop.orders --topic=shop.orders --source=staging --run-id=manual__1 --slices=-3 --seconds=240"
     assert arguments == given.split()
     assert (log, name) == ("shop-backfill-3", "slice -3")
+    assert three[1][-2] == "--slices=-3,-4,-5"
+    assert three[2:] == ["shop-backfill-3", "slices -3 to -5"]
+    assert [len(each["slices"]) for each in works] == [20, 20, 5]
+    assert [n for each in works for n in each["slices"]] == [-n for n in range(1, 46)]
 
 
 BACKFILL = """
