@@ -136,7 +136,7 @@ def test_a_continuous_group_whose_driver_is_killed_at_random(
         job = StoppingJob(it, "", arguments=("--group", it.group, "--stay", "3600"))
         with running_driver(lake_folder, job) as (process, out):
             with suppress(subprocess.TimeoutExpired):
-                process.wait(pick.uniform(20, 90))  # a start takes 15 s
+                process.wait(pick.uniform(30, 120))  # a start takes 15 s
                 raise AssertionError(f"the application has ended by itself:\n{out.read_text()[-6000:]}")
             kills += 1
     stop.append(True)
