@@ -34,7 +34,7 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
             lake = lab.lake()
             topic = f"{TOPIC}-{mode}-{every}"
             feed.create(lab.broker.bootstrap, [topic])
-            contract(lake, "db.stream", topic, mode=mode)
+            contract(lake, "db.stream", topic, mode=mode, maintenance={"snapshot_age": "1h"})
             settings = {"bench": {"schedule": "continuous", "continuous": {"every": f"{every}s"}}}
             (Path(lake["SLUICE_CONTRACTS"]) / "groups.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
             found = lab.drive(lake, "bench.continuous", topic=topic, rate=rate, seconds=seconds)

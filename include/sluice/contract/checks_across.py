@@ -1,13 +1,17 @@
-"""Checks between contracts: one per table, equal settings for a shared topic, and a run shorter than its timeout."""
+"""Checks between contracts, and with their groups: one per table, equal settings for a topic, limits of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 from sluice.contract.contract import Contract
 from sluice.contract.document import Document, Location, Problem
 from sluice.contract.groups import GroupSettings
+
+MAX_ROUNDS = 5_000
+"""How many rounds' snapshots a table of a continuous group may keep."""
 
 ValidContracts = Sequence[tuple[Document, Contract]]
 """Contracts, each with its file."""
@@ -42,6 +46,7 @@ def check_across_contracts(
             *_check_table_name(document, contract, by_table[contract.table.lower()]),
             *_check_shared_topics(document, contract, conflicts),
             *_check_run_time(document, contract, settings or {}),
+            *_check_snapshots(document, contract, settings or {}),
         ]
         if problems:
             found.setdefault(document.file, []).extend(problems)
@@ -119,6 +124,24 @@ def _check_run_time(document: Document, contract: Contract, settings: Mapping[st
         document.problem(
             ("limits", "seconds_per_run"),
             f"{seconds} s must be less than the timeout of group {contract.group!r} ({limit} s)",
+        )
+    ]
+
+
+def _check_snapshots(document: Document, contract: Contract, settings: Mapping[str, GroupSettings]) -> list[Problem]:
+    """Limit the snapshots of a table that is written every few seconds: each commit writes the metadata of them all."""
+    group = settings.get(contract.group)
+    if group is None or not group.is_continuous:
+        return []
+    age, every = contract.maintenance.snapshot_age, group.continuous.every
+    if age <= every * MAX_ROUNDS:
+        return []
+    return [
+        document.problem(
+            ("maintenance", "snapshot_age"),
+            f"a table of group {contract.group!r}, with a round every {every.total_seconds():.0f} s, would keep "
+            f"{age // every:,} snapshots, and each commit writes the metadata of them all: set at most "
+            f"{every * MAX_ROUNDS // timedelta(hours=1)}h",
         )
     ]
 

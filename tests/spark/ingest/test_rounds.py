@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import requests
@@ -19,6 +20,7 @@ from tests.support.lake import Lake
 
 pytestmark = pytest.mark.timeout(300)
 RUN_ID = "scheduled__continuous"
+SHORT: dict[str, Any] = {"maintenance": {"snapshot_age": "1h"}}
 
 
 def make_continuous(it: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +60,7 @@ def count(it: Lake, table: str) -> int:
 def test_each_round_lands_what_came_since_the_last(lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> None:
     it = lake()
     it.create_topic(2)
-    appended, merged = it.contract(), it.contract(mode="upsert")
+    appended, merged = it.contract(**SHORT), it.contract(mode="upsert", **SHORT)
     make_continuous(it, monkeypatch)
     it.send((n % 4 % 2, f"k{n % 4}", {"n": n}) for n in range(20))
     promised = outcome.summarize_plan(it.plan(RUN_ID))
@@ -67,7 +69,7 @@ def test_each_round_lands_what_came_since_the_last(lake: Callable[..., Lake], mo
             wait_for(lambda sent=sent: count(it, appended) == sent)  # type: ignore[misc]
             it.send((n % 4 % 2, f"k{n % 4}", {"n": n}) for n in range(sent, sent + 20))
         wait_for(lambda: count(it, appended) == 80)
-        later = it.contract()  # a contract that comes while the application runs
+        later = it.contract(**SHORT)  # a contract that comes while the application runs
         monkeypatch.setattr(rounds, "CONTRACTS_EVERY_S", 0.0)
         assert end() == 0
     it.assert_appended(appended)
@@ -93,7 +95,7 @@ def test_a_failed_table_is_left_out_and_the_others_go_on(
 ) -> None:
     it = lake()
     it.create_topic(1)
-    good, bad = it.contract(errors={"max_ratio": 1.0, "max_count": 100}), it.contract()
+    good, bad = it.contract(errors={"max_ratio": 1.0, "max_count": 100}, **SHORT), it.contract(**SHORT)
     make_continuous(it, monkeypatch)
     monkeypatch.setattr(rounds, "FIRST_HOLD_S", 8.0)
     it.send([(0, "a", {"n": 1}), (0, "b", {"n": "no number"})])
@@ -114,7 +116,7 @@ def test_an_outage_is_waited_for_and_a_long_one_ends_the_application(
 ) -> None:
     it = lake()
     it.create_topic(1)
-    table = it.contract()
+    table = it.contract(**SHORT)
     make_continuous(it, monkeypatch)
     it.send([(0, "a", {"n": 1})])
     real = planning.write_plan

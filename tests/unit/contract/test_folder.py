@@ -433,8 +433,19 @@ def test_an_owner_is_asked_for_if_nobody_names_one(folder):
     assert problems(folder) == ["a.yaml:1: owner: is required"]
 
 
-def test_a_continuous_group_has_a_pause_and_ends_before_its_timeout(folder):
+def test_a_table_of_a_continuous_group_keeps_few_snapshots(folder):
+    folder("groups.yaml", "g: {schedule: continuous}\n")
     folder.good("a", group="g")
+    assert problems(folder) == [
+        "a.yaml:1: maintenance.snapshot_age: a table of group 'g', with a round every 10 s, would keep 43,200 "
+        "snapshots, and each commit writes the metadata of them all: set at most 13h"
+    ]
+    folder.good("a", group="g", extra="maintenance: {snapshot_age: 13h}\n")
+    assert problems(folder) == []
+
+
+def test_a_continuous_group_has_a_pause_and_ends_before_its_timeout(folder):
+    folder.good("a", group="g", extra="maintenance: {snapshot_age: 1h}\n")
     folder("groups.yaml", "g:\n  schedule: continuous\n  continuous: {every: 2s, stay: 20m}\n")
     settings = load_contracts(folder.path).groups["g"].settings
     assert settings.is_continuous
