@@ -162,6 +162,9 @@ def _keep_up(it: Lake, stop: list[bool], seen: list[ActionResult], *actions: Act
                 continue
             run, promises = f"{'-'.join(actions)}-{number}", it.contracts
             due = [n.table for n in assess.assess_tables(AssessmentInputs(it.catalog, promises), action) if n.steps]
+            if not due:
+                time.sleep(0.5)
+                continue
             seen.extend(
                 maintain.maintain_tables(
                     maintain.MaintenanceRun(it.context(run), promises, action), due, deadline=time.monotonic() + WORK
