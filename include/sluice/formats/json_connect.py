@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.formats import logical_types
-from sluice.formats.internal_columns import CORRUPT, RecordPart, problem
+from sluice.formats.internal_columns import CORRUPT, ExactDecimalType, RecordPart, nanos_of, problem
 from sluice.formats.json_parsing import (
     PARSED,
     WORK_COLUMNS,
@@ -79,8 +79,7 @@ def schema_type(wants: list[T.DataType]) -> T.StructType:
 
 
 def _parse_type(want: T.DataType) -> T.DataType | None:
-    logical = isinstance(want, (T.DecimalType, T.DateType, T.TimestampType, T.TimestampNTZType))
-    return T.VariantType() if logical else None
+    return T.VariantType() if logical_types.may_be_named(want) else None
 
 
 def _convert_scalar(value: Column, schema: Column | None, want: T.DataType) -> Column:
@@ -90,14 +89,18 @@ def _convert_scalar(value: Column, schema: Column | None, want: T.DataType) -> C
     units, text = F.try_variant_get(value, "$", "bigint"), variant_text(value)
     number, other = _read_by_name(units, schema, want, "number"), _read_by_name(text, schema, want, "string")
     found = F.when(variant_is(value, "BIGINT"), number)
-    found = found.when(variant_is(value, "STRING"), F.coalesce(other, logical_types.read_text(text, want)))
+    plain = F.lit(None) if nanos_of(want) else logical_types.read_text(text, want)
+    found = found.when(variant_is(value, "STRING"), F.coalesce(other, plain))
     whole = whole_number(value, None, T.LongType())  # JSON Schema takes 19000.0 for an integer
     return found.otherwise(logical_types.let(whole, lambda units: _read_by_name(units, schema, want, "number")))
 
 
 def _read_by_name(value: Column, schema: Column, want: T.DataType, form: str) -> Column:
-    """A JSON number or string as the logical type that its schema names; null if it names none of that form."""
-    found = F.lit(None).cast(want)
+    """A JSON number or string as the logical type that its schema names; null if it names none of that form.
+
+    A number for a column with a unit is itself if the schema names no unit.
+    """
+    found = value.try_cast(want) if nanos_of(want) and form == "number" else F.lit(None).cast(want)
     for name, kind in reversed(logical_types.CONNECT_TYPES.items()):  # so that the first is compared first
         if (kind.base == "string") == (form == "string") and (reader := kind.reader(want)):
             found = F.when(schema["name"] == name, reader(value)).otherwise(found)
@@ -118,7 +121,7 @@ def _decimal(value: Column, schema: Column, want: T.DecimalType) -> Column:
         padded = F.length(F.translate(raw, _BASE64_SPACE, "")) % 4 == 0
         unscaled = F.when(padded, F.try_to_binary(raw, F.lit("base64")))
         unpacked = logical_types.decimal_from_unscaled(unscaled, scale, want)
-        exact = variant_decimal(value, logical_types.ExactDecimalType(want.precision, want.scale))
+        exact = variant_decimal(value, ExactDecimalType(want.precision, want.scale))
         number = F.when(is_decimal, exact).otherwise(variant_decimal(value, want))
         found = F.when(is_scaled | (is_decimal & variant_is(value, "STRING")), unpacked)
         # The base64 of bytes may consist of digits alone.
