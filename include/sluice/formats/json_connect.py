@@ -86,25 +86,39 @@ def _convert_scalar(value: Column, schema: Column | None, want: T.DataType) -> C
     assert schema is not None  # noqa: S101 - tells mypy that these records have a schema
     if isinstance(want, T.DecimalType):
         return _decimal(value, schema, want)
+    if nanos_of(want):
+        return _count(value, schema, want)
     units, text = F.try_variant_get(value, "$", "bigint"), variant_text(value)
     number, other = _read_by_name(units, schema, want, "number"), _read_by_name(text, schema, want, "string")
     found = F.when(variant_is(value, "BIGINT"), number)
-    plain = F.lit(None) if nanos_of(want) else logical_types.read_text(text, want)
-    found = found.when(variant_is(value, "STRING"), F.coalesce(other, plain))
+    found = found.when(variant_is(value, "STRING"), F.coalesce(other, logical_types.read_text(text, want)))
     whole = whole_number(value, None, T.LongType())  # JSON Schema takes 19000.0 for an integer
     return found.otherwise(logical_types.let(whole, lambda units: _read_by_name(units, schema, want, "number")))
 
 
 def _read_by_name(value: Column, schema: Column, want: T.DataType, form: str) -> Column:
-    """A JSON number or string as the logical type that its schema names; null if it names none of that form.
-
-    A number for a column with a unit is itself if the schema names no unit.
-    """
-    found = value.try_cast(want) if nanos_of(want) and form == "number" else F.lit(None).cast(want)
+    """A JSON number or string as the logical type that its schema names; null if it names none of that form."""
+    found = F.lit(None).cast(want)
     for name, kind in reversed(logical_types.CONNECT_TYPES.items()):  # so that the first is compared first
         if (kind.base == "string") == (form == "string") and (reader := kind.reader(want)):
             found = F.when(schema["name"] == name, reader(value)).otherwise(found)
     return found
+
+
+def _count(value: Column, schema: Column, want: T.DataType) -> Column:
+    """A JSON number in the unit of a wanted type; itself if its schema names no unit."""
+
+    def convert(it: Column) -> Column:
+        read = {kind: reader for kind in logical_types.CONNECT_TYPES.values() if (reader := kind.reader(want))}
+        found = it["units"].try_cast(want)
+        for kind, reader in read.items():
+            names = [name for name, each in logical_types.CONNECT_TYPES.items() if each == kind]
+            found = F.when(it["name"].isin(names), reader(it["units"])).otherwise(found)
+        return found
+
+    whole = F.when(variant_is(value, "BIGINT"), F.try_variant_get(value, "$", "bigint"))
+    units = whole.otherwise(whole_number(value, None, T.LongType()))
+    return logical_types.let(F.struct(units.alias("units"), schema["name"].alias("name")), convert)
 
 
 def _decimal(value: Column, schema: Column, want: T.DecimalType) -> Column:
