@@ -105,4 +105,4 @@ def describe_new_columns(contract: Contract) -> tuple[str, bool]:
         columns = auto_columns.resolve_columns(contract).columns
     except SluiceError as error:
         return str(error), not isinstance(error, RetryableError)
-    return f"columns {', '.join(f'{c.name} {c.type}' for c in columns)}", False
+    return f"columns {', '.join(f'{c.name} {c.described_type}' for c in columns)}", False

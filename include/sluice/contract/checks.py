@@ -15,6 +15,7 @@ from sluice.contract.types import Decimal, IcebergType, Struct, is_primitive
 from sluice.contract.values import FieldErrors, join_names
 
 if TYPE_CHECKING:
+    from sluice.contract.columns import Input
     from sluice.contract.fields import ContractFields
 
 _INVARIANT = "Sluice's exactly-once guarantee depends on it"
@@ -92,13 +93,13 @@ def _check_renames(contract: ContractFields, errors: FieldErrors) -> None:
         renamed.add(was)
 
 
-_Fields = dict[str, dict[tuple[str, ...], tuple[tuple[str, ...], IcebergType]]]
+_Fields = dict[str, dict[tuple[str, ...], tuple[tuple[str, ...], "Input"]]]
 """Fields that are read, by the first name of their path and by the path, both in lower case: the path as written, and
-the type. Only fields with the same first name can conflict, and each parse of a DAG file compares them."""
+who reads it. Only fields with the same first name can conflict, and each parse of a DAG file compares them."""
 
 
 def _check_sources(contract: ContractFields, errors: FieldErrors) -> None:
-    """Two columns may read the same field only with the same type."""
+    """Two columns may read the same field only with the same type and unit."""
     fields: _Fields = {}
     read = [("columns", i, c) for i, c in enumerate(contract.columns) if c.source and not c.is_valid_to]
     for part, index, column in [*read, *(("inputs", i, c) for i, c in enumerate(contract.inputs))]:
@@ -108,9 +109,9 @@ def _check_sources(contract: ContractFields, errors: FieldErrors) -> None:
         path = ("$key", *column.key_path) if column.from_key else column.path
         if path == ("$key", "$key") and form in TEXT_AND_BYTES:
             continue
-        if conflict := _source_conflict(column.source, path, column.type, fields):
+        if conflict := _source_conflict(column.source, path, column, fields):
             errors.add(*at, message=conflict)
-        fields.setdefault(path[0].lower(), {}).setdefault(_lower(path), (path, column.type))
+        fields.setdefault(path[0].lower(), {}).setdefault(_lower(path), (path, column))
     cdc = contract.cdc
     if (
         cdc
@@ -125,13 +126,13 @@ def _lower(path: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(part.lower() for part in path)
 
 
-def _source_conflict(source: str, path: tuple[str, ...], kind: IcebergType | None, fields: _Fields) -> str | None:
+def _source_conflict(source: str, path: tuple[str, ...], reader: Input | None, fields: _Fields) -> str | None:
     """Return why a path can't be read beside the other fields; None if it can.
 
     Args:
         source: the path as the contract has it.
         path: its parts.
-        kind: its type; None for the operation's field, which may be inside a struct that is read.
+        reader: what reads it; None for the operation's field, which may be inside a struct that is read.
         fields: the other fields.
     """
     for other, (there, known) in fields.get(path[0].lower(), {}).items():
@@ -140,14 +141,14 @@ def _source_conflict(source: str, path: tuple[str, ...], kind: IcebergType | Non
             continue
         if there[:shorter] != path[:shorter]:
             return f"{source!r} and {join_names(there)!r} differ only by case, which Spark does not distinguish"
-        if kind is None:
-            if len(path) < len(other) or not _has_primitive(known, path[shorter:]):
-                return f"{source!r} is not a primitive value, since {join_names(there)!r} is read as {known}"
+        if reader is None:
+            if len(path) < len(other) or not _has_primitive(known.type, path[shorter:]):
+                return f"{source!r} is not a primitive value, since {join_names(there)!r} is read as {known.type}"
             continue
         if len(other) != len(path):
             return f"{source!r} and {join_names(there)!r}: one contains the other; read only the outer one"
-        if kind != known:
-            return f"field {source!r} is read as {known} by another column; use one type"
+        if (reader.type, reader.unit) != (known.type, known.unit):
+            return f"field {source!r} is read as {known.described_type} by another column; use one type and unit"
     return None
 
 

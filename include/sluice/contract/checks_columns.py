@@ -16,6 +16,7 @@ from sluice.contract.columns import (
     OBJECT_FORMATS,
     REGISTRY_FORMATS,
     TEXT_AND_BYTES,
+    UNIT_FORMATS,
     VALID_TO_SOURCE,
 )
 from sluice.contract.suggestions import did_you_mean
@@ -98,14 +99,16 @@ def check_auto(contract: ContractFields, errors: FieldErrors) -> None:
 
 
 def check_columns(contract: ContractFields, errors: FieldErrors) -> None:
-    """Add to `errors` what is wrong with inputs, expressions and masks."""
+    """Add to `errors` what is wrong with inputs, units, expressions and masks."""
     names = {column.name.lower() for column in contract.columns}
     for index, each in enumerate(contract.inputs):
         if each.name.lower() in names:
             errors.add("inputs", index, "name", message=f"{each.name!r} is a duplicate among columns and inputs")
         names.add(each.name.lower())
+        _check_unit(contract, each, ("inputs", index), errors)
     for index, column in enumerate(contract.columns):
         at = ("columns", index)
+        _check_unit(contract, column, at, errors)
         if column.expression and column.source:
             errors.add(
                 *at, "expression", message="a column has either a source or an expression: use an input for the source"
@@ -123,6 +126,22 @@ def check_columns(contract: ContractFields, errors: FieldErrors) -> None:
         errors.add("where", message=message)
     if contract.inputs and not contract.has_expressions:
         errors.add("inputs", message="are only read for expressions and where, and there are none")
+
+
+def _check_unit(contract: ContractFields, each: Input, at: tuple[str | int, ...], errors: FieldErrors) -> None:
+    if each.unit is None:
+        return
+    types = ("int", "long") if each.unit == "millis" else ("long",)
+    side, form = ("key", contract.key.format) if each.from_key else ("value", contract.value.format)
+    mongodb = contract.cdc and contract.cdc.format == "debezium_mongodb"
+    if str(each.type) not in types:
+        errors.add(*at, "unit", message=f"{each.unit} needs type {' or '.join(types)}, not {each.type}")
+    elif not (each.path or each.from_key):
+        errors.add(*at, "unit", message="needs a field of the record: give an expression's inputs their units")
+    elif form not in UNIT_FORMATS or (mongodb and not each.from_key and not each.from_envelope):
+        message = f"needs a {side} whose schema names units, of format {', '.join(UNIT_FORMATS)}"
+        found = "documents of MongoDB, which have none" if form in UNIT_FORMATS else form
+        errors.add(*at, "unit", message=f"{message}, not {found}")
 
 
 def check_whole_source(column: Input, side: str, form: str, errors: FieldErrors, at: tuple[str | int, ...]) -> None:

@@ -35,6 +35,8 @@ TEXT_AND_BYTES = ("string", "bytes")
 JSON_FORMATS = ("json", "json_connect", "json_schema")
 REGISTRY_FORMATS = ("avro", "protobuf", "json_schema")
 INTEGER_FORMATS = {"int": ("int", "long"), "long": ("long",)}
+UNIT_FORMATS = ("avro", "json_schema", "json_connect")
+"""Formats whose schemas may name the unit of a number."""
 OBJECT_FORMATS = ("protobuf",)
 """Formats that always have fields; Avro and JSON may have some, the others never do."""
 
@@ -53,11 +55,15 @@ class Input(StrictModel):
         type: The type, as Iceberg writes it: `long`, `decimal(10, 2)`, `list<string>`.
         source: Field of the value, `a.b` for a nested one; `$key`, or `$key.a`, for the record's key; `$value` for the
             whole value; `$op`, `$deleted` and `$source.lsn` of a change event. Default: the name.
+        unit: The unit of a whole number that counts time. Records whose schema names another unit are converted; a
+            value that is no whole number of the unit, or does not fit, is quarantined. Default: each record's own unit.
+            `columns: auto` sets it.
     """
 
     name: ColumnName
     type: ColumnType
     source: Annotated[Source, Field(validate_default=False)] = ""
+    unit: Literal["millis", "micros", "nanos"] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -67,6 +73,11 @@ class Input(StrictModel):
         if isinstance(data, dict) and data.get("expression") and data.get("source") == "":
             return {k: v for k, v in data.items() if k != "source"}  # as model_dump writes it
         return data
+
+    @property
+    def described_type(self) -> str:
+        """The type as messages have it, with the unit: `long of micros`."""
+        return f"{self.type} of {self.unit}" if self.unit else str(self.type)
 
     @property
     def from_key(self) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluice.contract.types import Decimal, IcebergType, ListOf, MapOf, Primitive, Struct, parse_type
+from sluice.contract.types import Decimal, IcebergType, ListOf, MapOf, Primitive, Struct
 from sluice.contract.values import IDENTIFIER
-from sluice.formats.logical_types import CONNECT_DECIMAL, CONNECT_TYPES, MAX_DIGITS, VARIABLE_SCALE_DECIMAL
+from sluice.formats.logical_types import CONNECT_DECIMAL, CONNECT_TYPES, MAX_DIGITS, VARIABLE_SCALE_DECIMAL, NamedType
 
 _BASES = {
     "int8": "int", "int16": "int", "int32": "int", "int64": "long", "float": "float", "float32": "float",
@@ -26,7 +26,7 @@ def connect_type(schema: Any) -> IcebergType:
     if name == VARIABLE_SCALE_DECIMAL:
         return Decimal(MAX_DIGITS, 10)
     if isinstance(name, str) and name in CONNECT_TYPES:
-        return parse_type(CONNECT_TYPES[name].columns[0])
+        return NamedType(CONNECT_TYPES[name].columns[0], CONNECT_TYPES[name])
     match schema.get("type"):
         case "array":
             return ListOf(connect_type(schema.get("items")))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from sluice.contract.types import parse_type
+from sluice.contract.types import IcebergType
 from sluice.contract.values import KEY_SOURCE, quote_name
 from sluice.draft.connect_types import connect_fields, connect_type
 from sluice.draft.forms import Form
@@ -15,6 +15,7 @@ from sluice.draft.model import DraftColumn, KeyDraft
 from sluice.draft.observe import Field
 from sluice.draft.registry_columns import root_fields, scalar_type
 from sluice.draft.values import is_scalar
+from sluice.formats.logical_types import unit_of
 
 _LONG = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 
@@ -64,13 +65,14 @@ def _schema_fields(form: Form) -> tuple[DraftColumn, ...]:
     assert form.schema  # noqa: S101 - tells mypy what the caller has checked
     whole = scalar_type(form.schema)
     if whole is not None:
-        return (DraftColumn("", str(whole), KEY_SOURCE, evidence=("the record's key",), always=True),)
-    return tuple(_field(name, str(kind), True) for name, kind in root_fields(form.schema).items() if is_scalar(kind))
+        evidence = ("the record's key",)
+        return (DraftColumn("", str(whole), KEY_SOURCE, unit=unit_of(whole), evidence=evidence, always=True),)
+    return tuple(_field(name, kind, True) for name, kind in root_fields(form.schema).items() if is_scalar(kind))
 
 
-def _field(name: str, kind: str, always: bool) -> DraftColumn:
-    source = f"{KEY_SOURCE}.{quote_name(name)}"
-    return DraftColumn(name, kind, source, evidence=("a field of the record's key",), always=always)
+def _field(name: str, kind: IcebergType, always: bool) -> DraftColumn:
+    source, evidence = f"{KEY_SOURCE}.{quote_name(name)}", ("a field of the record's key",)
+    return DraftColumn(name, str(kind), source, unit=unit_of(kind), evidence=evidence, always=always)
 
 
 def _json_fields(form: Form) -> tuple[tuple[DraftColumn, ...], bool]:
@@ -86,6 +88,6 @@ def _json_fields(form: Form) -> tuple[tuple[DraftColumn, ...], bool]:
     found = []
     for name, each in seen.fields.items():
         kind = connect_type(schemas[name]) if name in schemas else infer_type(each, name)[0]
-        if name and name.isprintable() and name == name.strip() and is_scalar(parse_type(str(kind))):
-            found.append(_field(name, str(kind), each.values == len(form.documents)))
+        if name and name.isprintable() and name == name.strip() and is_scalar(kind):
+            found.append(_field(name, kind, each.values == len(form.documents)))
     return tuple(found), bool(found) and len(found) == len(seen.fields) and all(each.always for each in found)

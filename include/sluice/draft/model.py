@@ -16,6 +16,7 @@ class DraftColumn:
         name: Its name.
         type: Its type, as the contract has it.
         source: Where its values come from; empty if that is the field of its name.
+        unit: The unit of a number that counts time, by its schema; None for others.
         expression: The expression that computes it, instead of a source.
         required: Whether null is an error.
         evidence: What the proposal rests on.
@@ -31,6 +32,7 @@ class DraftColumn:
     evidence: tuple[str, ...] = ()
     personal: str = ""
     always: bool = False
+    unit: str | None = None
 
     @property
     def from_key(self) -> bool:
@@ -44,6 +46,8 @@ class DraftColumn:
             found["expression"] = self.expression
         elif self.source and self.source != self.name:
             found["source"] = self.source
+        if self.unit:
+            found["unit"] = self.unit
         return {**found, "required": True} if self.required else found
 
     def with_evidence(self, *more: str) -> DraftColumn:

@@ -17,6 +17,7 @@ from sluice.formats.avro import iceberg_type_from_avro
 from sluice.formats.avro_schema import parse_schema
 from sluice.formats.convert import SchemaMismatchError, schema_failures_as_mismatch
 from sluice.formats.inferred_columns import FIELD_READERS
+from sluice.formats.logical_types import unit_of
 from sluice.kafka.registry import WriterSchema
 
 _MAX_OMITTED = 50
@@ -46,7 +47,12 @@ def schema_columns(schema: WriterSchema, names: ColumnNames, notes: list[str]) -
             notes.append(f"the field {name} is left out: it {cause.reason}")  # type: ignore[union-attr]
     return [
         DraftColumn(
-            names.make(c.name), str(c.type), c.source, personal=personal_evidence(c.name), evidence=(c.doc or "",)
+            names.make(c.name),
+            str(c.type),
+            c.source,
+            unit=c.unit,
+            personal=personal_evidence(c.name),
+            evidence=(c.doc or "",),
         )
         for c in columns
     ]
@@ -86,7 +92,7 @@ def row_columns(row: IcebergType, names: ColumnNames) -> list[DraftColumn]:
     """Return the columns of a change event's row."""
     fields = row.fields if isinstance(row, Struct) else ()
     return [
-        DraftColumn(names.make(name), str(kind), quote_name(name), personal=personal_evidence(name))
+        DraftColumn(names.make(name), str(kind), quote_name(name), unit=unit_of(kind), personal=personal_evidence(name))
         for name, kind in fields
         if kind != Primitive("time")
     ]

@@ -163,7 +163,8 @@ def _change_events(sample: Sample, key: KeyDraft, value: ValueDraft) -> Rows:
             columns.insert(0, column)
         elif from_key:
             at = columns.index(column)
-            column = replace(column, type=each.type, source=f"{KEY_SOURCE}.{quote_name(each.name)}", expression="")
+            source = f"{KEY_SOURCE}.{quote_name(each.name)}"
+            column = replace(column, type=each.type, source=source, unit=each.unit, expression="")
             columns[at] = column
         identifier.append(column.name)
     order: tuple[DraftColumn, ...] = () if sample.compacted else value.order

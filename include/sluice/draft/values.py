@@ -17,6 +17,7 @@ from sluice.draft.observe import Field, NotJsonError, parse_json
 from sluice.draft.personal import personal_evidence
 from sluice.draft.registry_columns import root_fields, row_columns, scalar_type, schema_columns
 from sluice.formats.change_events import UNAVAILABLE
+from sluice.formats.logical_types import unit_of
 
 _UNWRAP_FIELDS = ("__op", "__deleted")
 _CLOUD_EVENT = ("specversion", "id", "source", "type")
@@ -94,6 +95,7 @@ def _object_columns(
                 evidence=(why, nulls),
                 personal=personal,
                 always=not missing,
+                unit=unit_of(kind),
             )
         )
     return found
@@ -192,7 +194,8 @@ def _from_registry(form: Form) -> ValueDraft:
         evidence = f"{form.evidence}, with the envelope of Debezium"
         return ValueDraft(str(form.format), tuple(found), (), evidence, "debezium", order, tuple(notes))
     if (whole := scalar_type(schema)) is not None:
-        column = DraftColumn("value", str(whole), VALUE_SOURCE, evidence=("the whole value",), always=True)
+        why = ("the whole value",)
+        column = DraftColumn("value", str(whole), VALUE_SOURCE, unit=unit_of(whole), evidence=why, always=True)
         return ValueDraft(str(form.format), (column,), evidence=form.evidence)
     if fields.keys() & set(_UNWRAP_FIELDS):
         found = [each for each in schema_columns(schema, names, notes) if each.source not in _UNWRAP_FIELDS]

@@ -23,7 +23,7 @@ from sluice.contract.shape import previous_columns
 from sluice.contract.types import is_primitive
 from sluice.contract.values import KAFKA_COLUMNS
 from sluice.evolve.compat import staged_commit
-from sluice.evolve.diff import ContractChange, classify_type_change, nested_steps
+from sluice.evolve.diff import ContractChange, classify_column_change, nested_steps
 from sluice.evolve.pending_change import PendingChange
 from sluice.iceberg import refs, schema
 from sluice.iceberg.active_contract import CONTRACT_PROPERTY, ContractVersion, normalize_type
@@ -138,16 +138,11 @@ def commit_change(catalog: Catalog, change: PendingChange, version: ContractVers
 
 
 def _backup_names(table: Table, old: Contract, new: Contract) -> dict[str, str]:
-    """The new names of columns whose type can't be changed in place."""
+    """The new names of columns whose type or unit can't be changed in place."""
     present = set(table.schema().column_names)
     found = {}
     for name, was in previous_columns(old, new).items():
-        target = new.column(name)
-        if (
-            classify_type_change(was.type, target.type) == "change_type"
-            and was.type != target.type
-            and was.name in present
-        ):
+        if classify_column_change(was, new.column(name)) == "change_type" and was.name in present:
             found[was.name] = backup_name(was.name, table) or ""
     return found
 

@@ -105,9 +105,10 @@ def _excluded_fields(contract: Contract) -> frozenset[str]:
 
 def _column(each: SchemaField, contract: Contract) -> Column:
     from sluice.formats.convert import SchemaMismatchError
+    from sluice.formats.logical_types import unit_of
 
     required = each.name in (*contract.order, contract.valid_from)
-    body: dict[str, Any] = {"name": each.name, "type": str(each.type), "required": required}
+    body: dict[str, Any] = {"name": each.name, "type": str(each.type), "unit": unit_of(each.type), "required": required}
     try:
         return Column.model_validate({**body, "doc": each.doc if isinstance(each.doc, str) else None})
     except ValidationError as error:

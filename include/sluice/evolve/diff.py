@@ -80,7 +80,7 @@ def compare_contracts(old: Contract, new: Contract, before: Sequence[Contract] =
             found.append(ContractChange("change_mask", "; ".join(shown), column.name))
     remaining = {c.name for c in known.values()}
     found += [
-        ContractChange("drop_column", f"drops column {c.name} ({c.type})", c.name)
+        ContractChange("drop_column", f"drops column {c.name} ({c.described_type})", c.name)
         for c in old.columns
         if c.name not in remaining
     ]
@@ -89,7 +89,7 @@ def compare_contracts(old: Contract, new: Contract, before: Sequence[Contract] =
 
 
 def _added(column: Column) -> Iterator[ContractChange]:
-    yield ContractChange("add_column", f"adds column {column.name} ({column.type})", column.name)
+    yield ContractChange("add_column", f"adds column {column.name} ({column.described_type})", column.name)
     if column.required:
         why = "records without it are quarantined, and existing rows have no value"
         yield ContractChange("make_required", f"new column {column.name} is required: {why}", column.name)
@@ -103,12 +103,11 @@ def _placing(contract: Contract) -> set[str | None]:
 def _altered(was: Column, now: Column, *, key: bool, place: bool) -> Iterator[ContractChange]:
     if was.name != now.name:
         yield ContractChange("rename_column", f"renames column {was.name} to {now.name}", now.name)
-    if was.type != now.type:
-        kind = classify_type_change(was.type, now.type)
+    if kind := classify_column_change(was, now):
         does = {"widen": "widens", "change_nested": "changes inside", "reorder": "reorders the fields of"}.get(
-            kind, "changes the type of"
+            kind, "changes the unit of" if was.unit and was.unit != now.unit else "changes the type of"
         )
-        yield ContractChange(kind, f"{does} column {now.name}: {was.type} to {now.type}", now.name)
+        yield ContractChange(kind, f"{does} column {now.name}: {was.described_type} to {now.described_type}", now.name)
     if was.required != now.required and not key:  # a change of the key reports its own
         if now.required:
             yield ContractChange("make_required", f"column {now.name} becomes required", now.name)
@@ -116,7 +115,8 @@ def _altered(was: Column, now: Column, *, key: bool, place: bool) -> Iterator[Co
             yield ContractChange("make_optional", f"column {now.name} becomes optional", now.name)
     if was.doc != now.doc:
         yield ContractChange("document", f"changes the doc of column {now.name}", now.name)
-    differing = dict.fromkeys(name for name, _ in sorted(_reading(was) ^ _reading(now)))
+    known = {"unit"} if kind == "change_type" else set()
+    differing = dict.fromkeys(name for name, _ in sorted(_reading(was) ^ _reading(now)) if name not in known)
     if "mask" in differing:
         yield from _mask_change(was, now, key=key)
         if not key:  # a key with another mask is also read differently
@@ -181,6 +181,17 @@ def _key(contract: Contract) -> str:
 def _renamed(name: str, a: dict[str, Any], b: dict[str, Any], now_called: dict[str, str]) -> bool:
     """Whether a list of columns differs only because columns were renamed."""
     return name == "order" and [now_called.get(c, c) for c in a.get(name, ())] == b.get(name, [])
+
+
+def classify_column_change(was: Column, now: Column) -> str | None:
+    """The kind of a change of a column's type or unit, one of `TYPE_KINDS`; None where neither changes.
+
+    In another unit, or in one where there was none and the type changes, the old values mean something else. A unit
+    alone is no such change: it says what the column was meant to hold.
+    """
+    if was.unit != now.unit and (was.unit or was.type != now.type):
+        return "change_type"
+    return classify_type_change(was.type, now.type) if was.type != now.type else None
 
 
 def classify_type_change(old: IcebergType, new: IcebergType) -> str:

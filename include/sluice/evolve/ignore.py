@@ -16,6 +16,7 @@ Skipped = set[tuple[str, str]]
 _FIELDS = {
     "name": ("rename_column",),
     "type": TYPE_KINDS,
+    "unit": ("change_type",),
     "required": ("make_optional", "make_required"),
     "doc": ("document",),
     "mask": ("change_mask",),

@@ -204,7 +204,8 @@ def iceberg_type_from_avro(schema: Any, named: dict[str, dict[str, Any]], path: 
         case "fixed":
             return Fixed(schema["size"])
         case kind:
-            return Primitive(_COLUMN_TYPES.get(kind, kind))
+            name = _COLUMN_TYPES.get(kind, kind)
+            return logical_types.NamedType(name, logical) if logical else Primitive(name)
 
 
 def _with_end_marker(schema: Any) -> dict[str, Any]:

@@ -346,7 +346,7 @@ def _map_conversion(have: T.MapType, want: T.MapType, path: str, logical: Logica
             return keep_last_of_each_key
         return lambda value: F.transform_values(keep_last_of_each_key(value), lambda _, each: inner(each))
     integer_keys = isinstance(have.keyType, T.DecimalType) and have.keyType.scale == 0
-    as_text = integer_keys or type(have.keyType) in (*_INTEGER_DIGITS, T.BooleanType)
+    as_text = integer_keys or _integer_digits(have.keyType) or isinstance(have.keyType, T.BooleanType)
     if not (isinstance(want.keyType, T.StringType) and as_text):
         keys, wanted = have.keyType.simpleString(), want.keyType.simpleString()
         raise SchemaMismatchError(path, f"has {keys} keys, but its column has {wanted} keys")
@@ -358,9 +358,9 @@ def _map_conversion(have: T.MapType, want: T.MapType, path: str, logical: Logica
 
 def _widens(have: T.DataType, want: T.DataType) -> bool:
     """Whether every value of a numeric type is a value of the wanted type."""
-    digits = _INTEGER_DIGITS.get(type(have), 0)
-    if digits and type(want) in _INTEGER_DIGITS:
-        return digits < _INTEGER_DIGITS[type(want)]
+    digits, most = _integer_digits(have), _integer_digits(want)
+    if digits and most:
+        return digits < most
     if isinstance(want, T.DecimalType):
         if isinstance(have, T.DecimalType):
             return want.scale >= have.scale and want.precision - want.scale >= have.precision - have.scale
@@ -368,3 +368,8 @@ def _widens(have: T.DataType, want: T.DataType) -> bool:
     if isinstance(want, T.DoubleType):
         return isinstance(have, T.FloatType) or 0 < digits <= 10
     return isinstance(want, T.FloatType) and 0 < digits <= 5
+
+
+def _integer_digits(kind: T.DataType) -> int:
+    """How many digits an integer type may have; 0 for other types."""
+    return next((digits for each, digits in _INTEGER_DIGITS.items() if isinstance(kind, each)), 0)

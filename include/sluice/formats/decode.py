@@ -38,12 +38,14 @@ from sluice.formats.internal_columns import (
     PROBLEM_TYPE,
     STAGED_COLUMNS,
     TIMESTAMP_MS,
+    UNIT_TYPES,
     UPSERT,
     VALUE,
     RecordPart,
+    exact,
     problem,
 )
-from sluice.formats.logical_types import exact, read_text, spark_type
+from sluice.formats.logical_types import read_text, spark_type
 from sluice.formats.value_checks import canonical_form, partition_path_checks, truncate_transform_checks, type_checks
 from sluice.formats.wire_format import PREFIX_BYTES
 from sluice.kafka.schema_fingerprint import with_topic
@@ -93,7 +95,8 @@ def _row_fields(contract: Contract, part: RecordPart, *, flat_names: bool) -> T.
 def _read_type(contract: Contract, each: Input) -> T.DataType:
     """The type to read a column or input as; exact if an identifier column reads the same source."""
     in_keys = {source for name in contract.identifier for source in fields_read(contract, contract.column(name))}
-    return exact(spark_type(each.type)) if each.source in in_keys else spark_type(each.type)
+    kind = UNIT_TYPES.get((str(each.type), each.unit)) or spark_type(each.type)
+    return exact(kind) if each.source in in_keys else kind
 
 
 def _add(tree: dict[str, Any], path: Sequence[str], kind: T.DataType) -> None:

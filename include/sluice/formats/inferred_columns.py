@@ -33,7 +33,7 @@ from sluice.formats.logical_types import (
     JSON_SCHEMA_FORMATS,
     MAX_DIGITS,
     VARIABLE_SCALE_DECIMAL,
-    LogicalType,
+    NamedType,
     may_be_named,
 )
 from sluice.kafka.registry import WriterSchema
@@ -89,17 +89,6 @@ def infer_json_schema_fields(schema: WriterSchema, skip: Collection[str]) -> Ite
         raise SchemaMismatchError("", "the schema's types are nested too deeply") from error
     except _NOT_FOLLOWED as error:
         raise SchemaMismatchError("", f"the JSON Schema cannot be followed ({type(error).__name__})") from error
-
-
-@dataclass(frozen=True)
-class NamedType(Primitive):
-    """A type by Kafka Connect's name for it.
-
-    Attributes:
-        logical: What the name means.
-    """
-
-    logical: LogicalType
 
 
 def find_connect_names(schema: WriterSchema, wanted: T.StructType, root: str) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Names of the temporary columns that readers and `decode` share, and the shape of a parse problem.
+"""What readers and `decode` share: names of temporary columns, the shape of a parse problem, types of wanted fields.
 
 Used by the check and publish steps: decoded records carry an operation, an error class, a detail and a field.
 """
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from sluice.contract.values import quote_name
 
@@ -77,3 +78,91 @@ PROBLEM_TYPE = "struct<detail: string, field: string>"
 
 END_MARKER = secrets.token_bytes(6)
 """Appended to what is parsed, because parsers ignore what follows a record. Random, so that no producer can send it."""
+
+
+class _WantedType(T.DataType):
+    """A type of Spark that says more than Spark's about the values that it takes; elsewhere it is that type."""
+
+    how = ""
+    nanos = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, T.DataType) and self.json() == other.json()
+
+    def __hash__(self) -> int:
+        return hash(self.json())
+
+    @classmethod
+    def typeName(cls) -> str:  # noqa: N802
+        """Spark's name of the type."""
+        return str(cls.__mro__[2].typeName())  # type: ignore[attr-defined]
+
+    def simpleString(self) -> str:  # noqa: N802
+        """The type in messages."""
+        return f"{super().simpleString()} {self.how}"
+
+
+class ExactDecimalType(_WantedType, T.DecimalType):
+    """A decimal of a key: rounding would make one row of two, so a value with more digits is none of it."""
+
+    how = "without rounding"
+
+
+class ExactTimestampType(_WantedType, T.TimestampType):
+    """A timestamptz of a key."""
+
+    how = "without rounding"
+
+
+class ExactTimestampNTZType(_WantedType, T.TimestampNTZType):
+    """A timestamp of a key."""
+
+    how = "without rounding"
+
+
+class _IntMillisType(_WantedType, T.IntegerType):
+    how, nanos = "of millis", 1_000_000
+
+
+class _LongMillisType(_WantedType, T.LongType):
+    how, nanos = "of millis", 1_000_000
+
+
+class _LongMicrosType(_WantedType, T.LongType):
+    how, nanos = "of micros", 1000
+
+
+class _LongNanosType(_WantedType, T.LongType):
+    how, nanos = "of nanos", 1
+
+
+UNIT_TYPES: dict[tuple[str, str | None], T.DataType] = {
+    ("int", "millis"): _IntMillisType(),
+    ("long", "millis"): _LongMillisType(),
+    ("long", "micros"): _LongMicrosType(),
+    ("long", "nanos"): _LongNanosType(),
+}
+"""The types of columns that count time in one unit, by the column's type and unit."""
+
+
+def nanos_of(want: T.DataType) -> int:
+    """Nanoseconds of a wanted type's unit; 0 if it has none."""
+    return want.nanos if isinstance(want, _WantedType) else 0
+
+
+def exact(kind: T.DataType) -> T.DataType:
+    """The type of a key, or of what a key is computed from: like the type, but no value is rounded to it."""
+    match kind:
+        case T.DecimalType(precision=precision, scale=scale):
+            return ExactDecimalType(precision, scale)
+        case T.TimestampType():
+            return ExactTimestampType()
+        case T.TimestampNTZType():
+            return ExactTimestampNTZType()
+        case T.ArrayType(elementType=element):
+            return T.ArrayType(exact(element))
+        case T.MapType(keyType=key, valueType=value):
+            return T.MapType(key, exact(value))
+        case T.StructType(fields=fields):
+            return T.StructType([T.StructField(f.name, exact(f.dataType), metadata=f.metadata) for f in fields])
+    return kind

@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 from sluice.formats import json_connect
 from sluice.formats.convert import SchemaMismatchError
 from sluice.formats.inferred_columns import find_connect_names
-from sluice.formats.internal_columns import CORRUPT, VALUE, RecordPart, problem
+from sluice.formats.internal_columns import CORRUPT, VALUE, RecordPart, nanos_of, problem
 from sluice.formats.json_parsing import (
     PARSED,
     TEXT,
@@ -49,6 +49,8 @@ def _convert_named_scalar(value: Column, schema: Column | None, want: T.DataType
     assert schema is not None  # noqa: S101 - tells mypy that these records have a schema
     plain = value if isinstance(want, T.DecimalType) else variant_text(value)
     named = json_connect.DEFERRED_TYPES.convert_scalar(value, schema, want)
+    if nanos_of(want):  # a number without a name is itself, too
+        return named
     return F.when(schema["name"].isNotNull(), named).otherwise(_convert_scalar(plain, None, want))
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.formats import logical_types
-from sluice.formats.internal_columns import CORRUPT, RecordPart, problem
+from sluice.formats.internal_columns import CORRUPT, ExactDecimalType, RecordPart, nanos_of, problem
 from sluice.formats.json_parsing import (
     PARSED,
     WORK_COLUMNS,
@@ -79,14 +79,15 @@ def schema_type(wants: list[T.DataType]) -> T.StructType:
 
 
 def _parse_type(want: T.DataType) -> T.DataType | None:
-    logical = isinstance(want, (T.DecimalType, T.DateType, T.TimestampType, T.TimestampNTZType))
-    return T.VariantType() if logical else None
+    return T.VariantType() if logical_types.may_be_named(want) else None
 
 
 def _convert_scalar(value: Column, schema: Column | None, want: T.DataType) -> Column:
     assert schema is not None  # noqa: S101 - tells mypy that these records have a schema
     if isinstance(want, T.DecimalType):
         return _decimal(value, schema, want)
+    if nanos_of(want):
+        return _count(value, schema, want)
     units, text = F.try_variant_get(value, "$", "bigint"), variant_text(value)
     number, other = _read_by_name(units, schema, want, "number"), _read_by_name(text, schema, want, "string")
     found = F.when(variant_is(value, "BIGINT"), number)
@@ -104,6 +105,22 @@ def _read_by_name(value: Column, schema: Column, want: T.DataType, form: str) ->
     return found
 
 
+def _count(value: Column, schema: Column, want: T.DataType) -> Column:
+    """A JSON number in the unit of a wanted type; itself if its schema names no unit."""
+
+    def convert(it: Column) -> Column:
+        read = {kind: reader for kind in logical_types.CONNECT_TYPES.values() if (reader := kind.reader(want))}
+        found = it["units"].try_cast(want)
+        for kind, reader in read.items():
+            names = [name for name, each in logical_types.CONNECT_TYPES.items() if each == kind]
+            found = F.when(it["name"].isin(names), reader(it["units"])).otherwise(found)
+        return found
+
+    whole = F.when(variant_is(value, "BIGINT"), F.try_variant_get(value, "$", "bigint"))
+    units = whole.otherwise(whole_number(value, None, T.LongType()))
+    return logical_types.let(F.struct(units.alias("units"), schema["name"].alias("name")), convert)
+
+
 def _decimal(value: Column, schema: Column, want: T.DecimalType) -> Column:
     """Connect's Decimal: a text is the base64 of the unscaled number's bytes, a number is the number itself."""
 
@@ -118,7 +135,7 @@ def _decimal(value: Column, schema: Column, want: T.DecimalType) -> Column:
         padded = F.length(F.translate(raw, _BASE64_SPACE, "")) % 4 == 0
         unscaled = F.when(padded, F.try_to_binary(raw, F.lit("base64")))
         unpacked = logical_types.decimal_from_unscaled(unscaled, scale, want)
-        exact = variant_decimal(value, logical_types.ExactDecimalType(want.precision, want.scale))
+        exact = variant_decimal(value, ExactDecimalType(want.precision, want.scale))
         number = F.when(is_decimal, exact).otherwise(variant_decimal(value, want))
         found = F.when(is_scaled | (is_decimal & variant_is(value, "STRING")), unpacked)
         # The base64 of bytes may consist of digits alone.

@@ -23,11 +23,12 @@ from sluice.formats.internal_columns import (
     END_MARKER,
     FLAT_NAME,
     PROBLEM_TYPE,
+    ExactDecimalType,
     RecordPart,
     join_path,
     problem,
 )
-from sluice.formats.logical_types import ExactDecimalType, let, to_decimal
+from sluice.formats.logical_types import let, to_decimal
 
 PARSED = "_sluice_read"
 """Struct of the wanted fields, the marker member and Spark's corrupt-record column."""

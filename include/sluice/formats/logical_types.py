@@ -13,7 +13,13 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
-from sluice.formats.internal_columns import Expression
+from sluice.formats.internal_columns import (
+    ExactDecimalType,
+    ExactTimestampNTZType,
+    ExactTimestampType,
+    Expression,
+    nanos_of,
+)
 
 _PRIMITIVES: dict[str, T.DataType] = {
     "boolean": T.BooleanType(),
@@ -38,7 +44,7 @@ class LogicalType:
         base: The type of the values that have it: int or long, string, or binary.
         columns: The column types that it is read as. The first is that of `columns: auto`. Where the base is among
             them, so are the types that the base widens to.
-        nanos: Nanoseconds of one unit, if the values count since 1970; 0 for days.
+        nanos: Nanoseconds of one unit, if the values count time, of a day or since 1970; else 0.
         note: What the documentation says of it.
     """
 
@@ -49,6 +55,8 @@ class LogicalType:
 
     def reader(self, want: T.DataType) -> Expression | None:
         """The conversion to a wanted type; None if the base is read like any other value of its type."""
+        if nanos_of(want) and self.nanos and self.base in self.columns:
+            return lambda units: _in_unit_of(want, units.cast("long"), self.nanos)
         if not any(isinstance(want, type(_PRIMITIVES[name])) for name in self.columns if name != self.base):
             return None
         if self.base == "string":
@@ -61,16 +69,38 @@ class LogicalType:
             return lambda units: _timestamp_from_nanos(units.cast("long"), self.nanos, want)
         return None
 
+    @property
+    def unit(self) -> str | None:
+        """The unit of the column that `columns: auto` makes of it; None if that is no number, or counts no time."""
+        return _UNITS.get(self.nanos) if self.columns[0] in ("int", "long") else None
+
+
+@dataclass(frozen=True)
+class NamedType(Primitive):
+    """The type of a field whose schema names a logical type.
+
+    Attributes:
+        logical: What the name means.
+    """
+
+    logical: LogicalType
+
+
+def unit_of(kind: IcebergType | None) -> str | None:
+    """The unit of a field of that type as a column."""
+    return kind.logical.unit if isinstance(kind, NamedType) else None
+
 
 CONNECT, DEBEZIUM = "org.apache.kafka.connect.data.", "io.debezium.time."
 VARIABLE_SCALE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
 DECIMAL, CONNECT_DECIMAL = "decimal", f"{CONNECT}Decimal"
 """Avro's and Kafka Connect's name for a decimal's unscaled number in two's complement; the schema has its scale."""
-_MILLI, _MICRO, _NANO = 1_000_000, 1000, 1
+_DAY, _MILLI, _MICRO, _NANO = 86_400_000_000_000, 1_000_000, 1000, 1
+_UNITS = {_MILLI: "millis", _MICRO: "micros", _NANO: "nanos"}
 AVRO_TYPES = {
-    "date": LogicalType("int", ("date",), note="days since 1970"),
-    "time-millis": LogicalType("int", ("int",), note="milliseconds of the day"),
-    "time-micros": LogicalType("long", ("long",), note="microseconds of the day"),
+    "date": LogicalType("int", ("date",), _DAY, "days since 1970"),
+    "time-millis": LogicalType("int", ("int",), _MILLI, "milliseconds of the day"),
+    "time-micros": LogicalType("long", ("long",), _MICRO, "microseconds of the day"),
     "timestamp-millis": LogicalType("long", ("timestamptz",), _MILLI),
     "timestamp-micros": LogicalType("long", ("timestamptz",), _MICRO),
     "timestamp-nanos": LogicalType("long", ("long", "timestamptz"), _NANO, "a timestamp has microseconds"),
@@ -82,13 +112,13 @@ AVRO_TYPES = {
 """Avro's `logicalType` on a schema of the base type; see `avro_schema.valid_logical_type`."""
 _LOCAL = "no zone: local time"
 CONNECT_TYPES = {
-    f"{CONNECT}Date": LogicalType("int", ("date", "int"), note="days since 1970"),
-    f"{CONNECT}Time": LogicalType("int", ("int",), note="milliseconds of the day"),
+    f"{CONNECT}Date": LogicalType("int", ("date", "int"), _DAY, "days since 1970"),
+    f"{CONNECT}Time": LogicalType("int", ("int",), _MILLI, "milliseconds of the day"),
     f"{CONNECT}Timestamp": LogicalType("long", ("timestamptz", "timestamp", "long"), _MILLI, "milliseconds"),
-    f"{DEBEZIUM}Date": LogicalType("int", ("date", "int"), note="days since 1970"),
-    f"{DEBEZIUM}Time": LogicalType("int", ("int",), note="milliseconds of the day"),
-    f"{DEBEZIUM}MicroTime": LogicalType("long", ("long",), note="microseconds of the day"),
-    f"{DEBEZIUM}NanoTime": LogicalType("long", ("long",), note="nanoseconds of the day"),
+    f"{DEBEZIUM}Date": LogicalType("int", ("date", "int"), _DAY, "days since 1970"),
+    f"{DEBEZIUM}Time": LogicalType("int", ("int",), _MILLI, "milliseconds of the day"),
+    f"{DEBEZIUM}MicroTime": LogicalType("long", ("long",), _MICRO, "microseconds of the day"),
+    f"{DEBEZIUM}NanoTime": LogicalType("long", ("long",), _NANO, "nanoseconds of the day"),
     f"{DEBEZIUM}Timestamp": LogicalType(
         "long", ("timestamp", "timestamptz", "long"), _MILLI, f"milliseconds; {_LOCAL}"
     ),
@@ -137,64 +167,13 @@ JAVA_NUMBER = r"[xX]|[0-9.][dDfF][\x00-\x20]*\z"
 _FEW_DIGITS = r"^\s*[+-]?0*+[.]?0*+(?:[0-9][.]?){0,15}0*(?:[.]0*)?(?:[eE][+-]?[0-9]+)?\s*\z"
 """A number that a double keeps exactly enough to tell it from others. Zeros before it are taken once (`*+`): tried in
 all ways, a key of a thousand zeros and a letter would take minutes."""
+_EXACT_TIMESTAMPS = (ExactTimestampType, ExactTimestampNTZType)
+BELOW_MICROS = r"[.][0-9]{6}0*[1-9]"
+"""A fraction of a second that a timestamp has no room for."""
 _MAX_NANOS, _MAX_DURATION_S = 999_999_999, 315_576_000_000
 MAX_DIGITS, _DECIMAL_BYTES = 38, 16
 _WIDE_HEX = r"^(?:0+[0-7]|F+[89A-F])[0-9A-F]{31}\z"
 """More than 16 bytes in hexadecimal, of which those before the last 16 only repeat the sign."""
-
-
-class _Exact(T.DataType):
-    """The type of a key's column: rounding would make one row of two, so a value with more digits is none of it."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, T.DataType) and self.json() == other.json()
-
-    def __hash__(self) -> int:
-        return hash(self.json())
-
-    @classmethod
-    def typeName(cls) -> str:  # noqa: N802
-        """Spark's name of the type."""
-        return str(cls.__mro__[2].typeName())  # type: ignore[attr-defined]
-
-    def simpleString(self) -> str:  # noqa: N802
-        """The type in messages."""
-        return f"{super().simpleString()} without rounding"
-
-
-class ExactDecimalType(_Exact, T.DecimalType):
-    """A decimal of a key."""
-
-
-class ExactTimestampType(_Exact, T.TimestampType):
-    """A timestamptz of a key."""
-
-
-class ExactTimestampNTZType(_Exact, T.TimestampNTZType):
-    """A timestamp of a key."""
-
-
-_EXACT_TIMESTAMPS = (ExactTimestampType, ExactTimestampNTZType)
-BELOW_MICROS = r"[.][0-9]{6}0*[1-9]"
-"""A fraction of a second that a timestamp has no room for."""
-
-
-def exact(kind: T.DataType) -> T.DataType:
-    """The type of a key, or of what a key is computed from: like the type, but no value is rounded to it."""
-    match kind:
-        case T.DecimalType(precision=precision, scale=scale):
-            return ExactDecimalType(precision, scale)
-        case T.TimestampType():
-            return ExactTimestampType()
-        case T.TimestampNTZType():
-            return ExactTimestampNTZType()
-        case T.ArrayType(elementType=element):
-            return T.ArrayType(exact(element))
-        case T.MapType(keyType=key, valueType=value):
-            return T.MapType(key, exact(value))
-        case T.StructType(fields=fields):
-            return T.StructType([T.StructField(f.name, exact(f.dataType), metadata=f.metadata) for f in fields])
-    return kind
 
 
 def may_be_named(want: T.DataType) -> bool:
@@ -204,7 +183,7 @@ def may_be_named(want: T.DataType) -> bool:
             return any(may_be_named(f.dataType) for f in fields)
         case T.ArrayType(elementType=inner) | T.MapType(valueType=inner):
             return may_be_named(inner)
-    return isinstance(want, T.DecimalType | T.DateType | T.TimestampType | T.TimestampNTZType)
+    return isinstance(want, T.DecimalType | T.DateType | T.TimestampType | T.TimestampNTZType) or nanos_of(want) > 0
 
 
 def to_decimal(text: Column, want: T.DecimalType) -> Column:
@@ -314,6 +293,15 @@ def _timestamp_from_nanos(units: Column, nanos: int, want: T.DataType) -> Column
     if isinstance(want, _EXACT_TIMESTAMPS):
         units = F.when(rest == 0, units)
     return _timestamp_from_micros(F.call_function("div", F.try_subtract(units, rest), F.lit(_MICRO)), want)
+
+
+def _in_unit_of(want: T.DataType, units: Column, nanos: int) -> Column:
+    """Units of `nanos` nanoseconds each in the unit of a wanted type; null if it has no room for them as they are."""
+    wanted = nanos_of(want)
+    if nanos >= wanted:
+        return F.try_multiply(units, F.lit(nanos // wanted).cast("long")).try_cast(want)
+    factor = F.lit(wanted // nanos).cast("long")
+    return F.when(units % factor == 0, F.call_function("div", units, factor)).try_cast(want)
 
 
 def convert_number(value: Column, want: T.DataType) -> Column:

@@ -23,10 +23,9 @@ from sluice.formats.convert import (
     no_logical_types,
     schema_failures_as_mismatch,
 )
-from sluice.formats.inferred_columns import NamedType
 from sluice.formats.internal_columns import join_path
 from sluice.formats.json import schema_title
-from sluice.formats.logical_types import spark_type
+from sluice.formats.logical_types import NamedType, spark_type
 from sluice.kafka.registry import WriterSchema
 
 _NUMBERS = (T.IntegerType, T.LongType, T.FloatType, T.DoubleType, T.DecimalType)

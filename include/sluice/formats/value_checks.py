@@ -17,8 +17,8 @@ from pyspark.sql import types as T
 
 from sluice.contract.contract import Contract
 from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
-from sluice.formats.internal_columns import Expression, join_path
-from sluice.formats.logical_types import BELOW_MICROS, JAVA_NUMBER, ExactDecimalType, to_decimal
+from sluice.formats.internal_columns import ExactDecimalType, Expression, join_path
+from sluice.formats.logical_types import BELOW_MICROS, JAVA_NUMBER, to_decimal
 
 _UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\z"
 MAX_PATH_SEGMENT_BYTES = 255

@@ -24,7 +24,7 @@ from sluice.odcs.standard_file import API_VERSION, own_property
 STANDARD_FIELDS = frozenset({"table", "owner", "columns", "expectations", "freshness", "doc"})
 """Fields of a contract that the standard has fields for; `identifier` and `partition_by` only in part."""
 
-COLUMN_FIELDS = ("source", "expression", "mask", "renamed_from")
+COLUMN_FIELDS = ("source", "unit", "expression", "mask", "renamed_from")
 """Fields of a column that the standard has no field for."""
 
 

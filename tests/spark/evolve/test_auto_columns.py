@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from datetime import time as datetime_time
 from typing import Any
 
 import pytest
@@ -17,13 +18,16 @@ from sluice.embedded.ports import free_port
 from sluice.embedded.schema_registry import EmbeddedRegistry
 from sluice.errors import RegistryUnavailableError, SchemaMissingError
 from sluice.evolve import auto_columns, evolve
+from sluice.evolve.pending_change import ReviewDecision
 from sluice.formats import inferred_columns
 from sluice.ingest import outcome as ingest_outcome
 from sluice.ingest import run, settle
 from sluice.kafka.registry import WriterSchema
+from sluice.operate import review_schema
 from sluice.status import timeline
 from sluice.status.events import Lane
 from tests.spark.formats.test_formats import AVRO_TYPES, record
+from tests.support.backfills import run_backfill
 from tests.support.lake import Lake
 from tests.support.services.registries import registry_client
 
@@ -102,6 +106,49 @@ def test_a_table_takes_its_columns_from_the_registry_and_follows_its_producers(
     assert rows(it, table) == [*whole, ("d", 4, {"city": "X"}, None)]
     (bad,) = it.quarantined(table)
     assert (bad["key"], bad["field"]) == (b"e", "n")
+
+
+def test_a_time_of_another_unit_is_converted_until_a_review_begins_a_column_of_that_unit(
+    lake: Callable[..., Lake], registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source's TIME(3) becomes a TIME(6)."""
+    it, client = lake(), registry_client(registry)
+    monkeypatch.setattr("sluice.kafka.registry.LATEST_TTL_S", 0)
+    it.create_topic(1)
+    table = it.contract(
+        columns=[{"name": "id", "type": "string", "source": "$key"}, "auto"],
+        value={"format": "avro"},
+        errors={"max_ratio": 1.0, "raw": "keep"},
+    )
+    context = SerializationContext(it.topic, MessageField.VALUE)
+
+    def opens(name: str, base: str) -> Callable[[datetime_time], Any]:
+        write = AvroSerializer(client, schema({"name": "opens", "type": {"type": base, "logicalType": name}}))
+        return lambda at: write({"opens": at}, context)
+
+    def times() -> list[tuple[Any, ...]]:
+        return sorted((r["id"], r["opens"], r.get("opens_before_1")) for r in it.rows(table))
+
+    millis, micros = opens("time-millis", "int"), opens("time-micros", "long")
+    it.send([(0, "a", millis(datetime_time(23, 59, 59, 999_000)))])
+    assert it.run()[table]["state"] == "published"
+    it.send([(0, "b", micros(datetime_time(0, 0, 1, 5_000))), (0, "c", micros(datetime_time(0, 0, 1, 5_001)))])
+    it.send([(0, "d", millis(datetime_time(0, 0, 2)))])
+    (line,) = [line for line in it.plan().lines() if line.startswith("schema")]
+    assert "under review: changes the unit of column opens: int of millis to long of micros" in line
+    assert it.run()[table]["state"] == "published"
+    assert times() == [("a", 86_399_999, None), ("b", 1005, None), ("d", 2000, None)]
+    assert [(r["key"], r["field"]) for r in it.quarantined(table)] == [(b"c", "opens")]
+
+    decision = ReviewDecision(approve=True, who="ann", why="agreed", run_id="by hand")
+    (request,) = review_schema.answer_review(it.catalog, it.contracts, table, decision, republish=False).backfills
+    run_backfill(it, request)
+    it.send([(0, "e", millis(datetime_time(0, 0, 3))), (0, "f", micros(datetime_time(0, 0, 0, 1)))])
+    assert it.run()[table]["state"] == "published"
+    old = [("a", None, 86_399_999), ("b", None, 1005)]
+    new = [("c", 1_005_001, None), ("d", None, 2000), ("e", 3_000_000, None), ("f", 1, None)]
+    assert (times(), it.quarantined(table)) == ([*old, *new], [])
+    assert columns(it, table) == {"id": "string", "opens": "long", "opens_before_1": "int"}
 
 
 def test_a_field_that_the_writers_drop_is_told_before_its_records_come(

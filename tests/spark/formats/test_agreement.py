@@ -23,8 +23,8 @@ from sluice.formats import avro, protobuf, wire_format
 from sluice.formats import json as json_format
 from sluice.formats.convert import SchemaMismatchError
 from sluice.formats.inferred_columns import FIELD_READERS
-from sluice.formats.internal_columns import FIELDS, VALUE
-from sluice.formats.logical_types import AVRO_TYPES, CONNECT_TYPES, exact, spark_type
+from sluice.formats.internal_columns import FIELDS, VALUE, exact
+from sluice.formats.logical_types import AVRO_TYPES, CONNECT_TYPES, spark_type
 from sluice.formats.schema_compat import find_incompatible_field, find_incompatible_json_field
 from sluice.kafka.registry import WriterSchema
 from tests.conftest import REPOSITORY

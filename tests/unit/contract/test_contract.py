@@ -214,6 +214,43 @@ def test_one_field_has_one_type():
     assert "only by case" in flaws(columns=columns(("x", "int", "a"), ("y", "int", "A")))["columns.1.source"]
 
 
+MICROS = {"name": "t", "type": "long", "unit": "micros"}
+CONNECT = {"value": {"format": "json_connect"}}
+
+
+def test_a_field_that_counts_time_has_one_unit():
+    by_input = [{"name": "s", "type": "long", "expression": "t_in div 1000000"}]
+    both = contract(columns=[MICROS, *by_input], inputs=[{**MICROS, "name": "t_in", "source": "t"}], **CONNECT)
+    assert (both.column("t").unit, both.inputs[0].unit) == ("micros", "micros")
+    assert contract(columns=[{**MICROS, "type": "int", "unit": "millis"}], **CONNECT).columns[0].unit == "millis"
+    keyed = contract(columns=[{**MICROS, "source": "$key.t"}], key={"format": "avro"})
+    assert keyed.columns[0].unit == "micros"
+    for unit in ("millis", None):
+        other = {**MICROS, "unit": unit, "name": "t_in", "source": "t"}
+        message = "is read as long of micros by another column"
+        assert message in flaws(columns=[MICROS, *by_input], inputs=[other], **CONNECT)["inputs.0.source"]
+        assert message in flaws(columns=[MICROS, {**other, "name": "u"}], **CONNECT)["columns.1.source"]
+    found = flaws(columns=[{**MICROS, "unit": None}, {**MICROS, "name": "u", "source": "t"}], **CONNECT)
+    assert "is read as long by another column; use one type and unit" in found["columns.1.source"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"columns": [{**MICROS, "type": "int"}], **CONNECT}, "micros needs type long, not int"),
+        ({"columns": [{**MICROS, "unit": "millis", "type": "string"}], **CONNECT}, "needs type int or long, not str"),
+        ({"columns": [{**MICROS, "unit": "seconds"}], **CONNECT}, "'seconds' is not 'millis', 'micros' or 'nanos'"),
+        ({"columns": [{**MICROS, "expression": "1"}], **CONNECT}, "give an expression's inputs their units"),
+        ({"columns": [MICROS]}, "needs a value whose schema names units, of format avro, json_schema, json_connect"),
+        ({"columns": [MICROS], "value": {"format": "protobuf"}}, "json_connect, not protobuf"),
+        ({"columns": [{**MICROS, "source": "$key"}], **CONNECT}, "needs a key whose schema names units"),
+        ({"columns": [MICROS], "cdc": {"format": "debezium_mongodb"}, **CONNECT}, "documents of MongoDB, which have"),
+    ],
+)
+def test_where_a_unit_has_no_meaning(fields, message):
+    assert message in flaws(**fields)["columns.0.unit"]
+
+
 @pytest.mark.parametrize(
     ("key", "kind", "fits"),
     [

@@ -297,6 +297,24 @@ def test_connect_schemas_give_the_types():
     }  # fmt: skip
 
 
+def test_numbers_that_count_time_have_units():
+    names = {"opens": "io.debezium.time.Time", "ends": "io.debezium.time.MicroTime"}
+    kinds = {"opens": ("int", "int32"), "ends": ("long", "int64")}
+    avro = [{"name": n, "type": {"type": kinds[n][0], "connect.name": name}} for n, name in names.items()]
+    row = {"type": "record", "name": "Row", "fields": [*avro, {"name": "n", "type": "long"}]}
+    parts = [{"name": "op", "type": "string"}, {"name": "source", "type": {**row, "name": "S"}}]
+    event = {"type": "record", "name": "E", "fields": [*parts, {"name": "after", "type": ["null", row]}]}
+    for schema in (row, event):
+        contract, _ = draft(Sample("shop.orders", ()), newest=WriterSchema(1, "AVRO", json.dumps(schema)))
+        assert {c.name: c.unit for c in contract.columns if c.unit} == {"opens": "millis", "ends": "micros"}
+
+    embedded = [{"type": kinds[n][1], "name": name, "field": n} for n, name in names.items()]
+    whole = {"schema": {"type": "struct", "fields": embedded}, "payload": {"opens": 5, "ends": 5000}}
+    contract, _ = draft(sample(whole, key=lambda _: json.dumps(whole).encode()))
+    assert (contract.key.format, contract.value.format) == ("json_connect", "json_connect")
+    assert {c.source: c.unit for c in contract.columns} == {"$key.opens": "millis", "$key.ends": "micros"}
+
+
 def test_cloud_events():
     event = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "order.created"}
     event |= {"time": "2024-01-31T10:00:00Z", "data": {"order_id": 1, "note": None}}

@@ -27,6 +27,7 @@ from sluice.errors import (
 from sluice.evolve import auto_columns, evolve, pending_change
 from sluice.formats.convert import SchemaField, SchemaMismatchError, schema_failures_as_mismatch
 from sluice.formats.inferred_columns import FIELD_READERS
+from sluice.formats.logical_types import AVRO_TYPES, CONNECT_TYPES
 from sluice.formats.protobuf import spark_arrow_schema
 from sluice.formats.protobuf_descriptors import descriptor_files
 from sluice.iceberg import tables
@@ -174,6 +175,36 @@ def test_every_type_of_each_format() -> None:
             (found,) = read(form, whole(kind))
             assert str(found.type) == wanted, kind
     assert {f.name: str(f.type) for f in read("protobuf", PROTO)} == PROTO_TYPES
+
+
+def test_a_number_that_counts_time_has_the_unit_that_its_schema_names() -> None:
+    avro = {
+        "time-millis": "millis", "time-micros": "micros", "timestamp-nanos": "nanos", "local-timestamp-nanos": "nanos",
+        "timestamp-millis": None, "date": None,
+    }  # fmt: skip
+    names = {
+        f"{CONNECT}Time": "millis", "io.debezium.time.Time": "millis", "io.debezium.time.MicroTime": "micros",
+        "io.debezium.time.NanoTime": "nanos", "io.debezium.time.NanoTimestamp": "nanos",
+        "io.debezium.time.MicroTimestamp": None, "io.debezium.time.Date": None, "x.Y": None,
+    }  # fmt: skip
+
+    def unit(kind: Any, form: str = "avro") -> str | None:
+        whole = record({"x": kind}) if form == "avro" else {"properties": {"x": kind}}
+        listed = auto_columns.list_columns(
+            contract(value={"format": form}), WriterSchema(7, FIELD_READERS[form][0], json.dumps(whole)), "t-value"
+        )
+        (column,) = listed.columns
+        return column.unit
+
+    for name, wanted in avro.items():
+        base = AVRO_TYPES[name].base
+        assert unit(["null", {"type": base, "logicalType": name}]) == wanted, name
+    for name, wanted in names.items():
+        base = CONNECT_TYPES[name].base if name in CONNECT_TYPES else "long"
+        assert unit(["null", {"type": base, "connect.name": name}]) == wanted, name
+        assert unit({"oneOf": [{"type": "null"}, {"type": "integer", "title": name}]}, "json_schema") == wanted, name
+    assert unit("long") is None
+    assert unit({"type": "array", "items": {"type": "int", "logicalType": "time-millis"}}) is None
 
 
 UNFIT = [

@@ -44,6 +44,12 @@ STRUCT = with_n(type="struct<a: int, b: string>")
 UPSERT = {"mode": "upsert", "identifier": ["id"]}
 ORDERED = [*BASE, {"name": "x", "type": "long", "required": True}]
 BY_X = {**UPSERT, "order": ["x"], "deletes": "ignore"}
+
+
+def timed(kind: str, unit: str | None, **fields: Any) -> Contract:
+    return contract(with_n(type=kind, unit=unit), value={"format": "avro"}, **fields)
+
+
 CASES: dict[str, tuple[Contract, Contract, list[tuple[str, str]]]] = {
     "nothing": (contract(), contract(), []),
     "an optional column": (contract(), contract([*BASE, {"name": "x", "type": "date"}]), [("add_column", "x")]),
@@ -62,6 +68,16 @@ CASES: dict[str, tuple[Contract, Contract, list[tuple[str, str]]]] = {
     "long to int": (contract(with_n(type="long")), contract(), [("change_type", "n")]),
     "int to string": (contract(), contract(with_n(type="string")), [("change_type", "n")]),
     "int to list": (contract(), contract(with_n(type="list<int>")), [("change_type", "n")]),
+    "another unit": (timed("long", "millis"), timed("long", "micros"), [("change_type", "n")]),
+    "another unit and type": (timed("int", "millis"), timed("long", "micros"), [("change_type", "n")]),
+    "a unit no more": (timed("long", "millis"), timed("long", None), [("change_type", "n")]),
+    "a unit": (timed("long", None), timed("long", "micros"), [(READ, "n")]),
+    "a unit and a wider type": (timed("int", None), timed("long", "micros"), [("change_type", "n")]),
+    "a wider type of the same unit": (timed("int", "millis"), timed("long", "millis"), [("widen", "n")]),
+    "another unit of an identifier": (
+        timed("int", "millis", mode="upsert", identifier=["n"]),
+        timed("long", "micros", mode="upsert", identifier=["n"]), [("change_type", "n")],
+    ),
     "optional": (contract(with_n(required=True)), contract(), [("make_optional", "n")]),
     "required": (contract(), contract(with_n(required=True)), [("make_required", "n")]),
     "order": (contract(), contract([N, ID, BASE[2]]), [("reorder", "")]),
@@ -237,6 +253,22 @@ def test_what_is_ignored_is_as_if_it_had_not_been_written(name):
     left = omit_changes(old, new, ignored)
     assert [c for c in compare_contracts(old, left) if c.kind != READ] == []
     assert (left.owner, left.topic, left.errors) == (new.owner, new.topic, new.errors)
+
+
+def test_a_change_of_the_unit_names_both_and_one_that_is_ignored_leaves_type_and_unit():
+    old, new = timed("int", "millis"), timed("long", "micros", owner="you")
+    (change,) = compare_contracts(old, new)
+    assert change.description == "changes the unit of column n: int of millis to long of micros"
+    left = omit_changes(old, new, [change])
+    assert (left.column("n"), left.owner) == (old.column("n"), "you")
+    (change,) = compare_contracts(timed("int", None), new)
+    assert change.description == "changes the type of column n: int to long of micros"
+
+
+def test_the_ids_of_contracts_without_units_are_those_that_tables_have_stored():
+    inputs = [{"name": "x", "type": "long", "source": "a.x"}]
+    columns = [ID, {"name": "n", "type": "long", "expression": "x * 2"}]
+    assert shape_id(contract(columns, inputs=inputs, value={"format": "avro"})) == "a60d63c39f9a"
 
 
 def test_a_column_that_shows_what_another_one_masks_is_told_by_field_and_column():

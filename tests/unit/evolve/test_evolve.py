@@ -161,6 +161,25 @@ def test_every_kind_by_every_policy(catalog, kind):
     assert catalog.load_table("ns.t").metadata_location == now.metadata_location
 
 
+def test_another_unit_waits_for_a_review_and_begins_a_column_though_the_type_is_the_same(catalog):
+    def timed(unit: str | None) -> Contract:
+        return contract([ID, {"name": "n", "type": "long", "unit": unit}], value={"format": "avro"})
+
+    fill(made(catalog, timed(None)), id=1, n=2)
+    assert evolve.apply_pending(catalog, timed("millis"), run_id="r").review is None
+    now = catalog.load_table("ns.t")
+    assert (resolve_active_contract(now, timed("micros")).column("n").unit, types(catalog)["n"]) == ("millis", "long")
+    found = evolve.apply_pending(catalog, timed("micros"), run_id="r")
+    assert (found.review, [c.kind for c in found.changes]) == ("open", ["change_type"])
+    assert resolve_active_contract(catalog.load_table("ns.t"), timed("micros")).column("n").unit == "millis"
+    evolve.decide(catalog, timed("micros"), ReviewDecision(approve=True, who="ann", why="yes", run_id="r"))
+    assert types(catalog) == {"id": "long", "n": "long", "n_before_1": "long"}
+    (row,) = catalog.load_table("ns.t").scan().to_arrow().to_pylist()
+    assert (row["n"], row["n_before_1"]) == (None, 2)
+    keyed = timed("micros").model_copy(update={"mode": "upsert", "identifier": ("n",)})
+    assert "Column n is part of the key" in str(apply.find_obstacle(now, keyed, timed("nanos"), found.changes))
+
+
 def test_a_key_that_is_read_otherwise_waits_for_a_person_who_knows_that_it_is_the_same(catalog):
     before = made(catalog, contract(**KEYED))
     asked = contract([{**ID, "source": "elsewhere"}, *COLUMNS[1:]], **KEYED)

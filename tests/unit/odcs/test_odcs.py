@@ -39,6 +39,7 @@ EVERYTHING: dict[str, Any] = {
     "columns": [
         {"name": "line", "type": "int"},
         {"name": "id", "type": "uuid", "source": "$key.id"},
+        {"name": "opens", "type": "int", "source": "$key.opens", "unit": "millis"},
         {"name": "at", "type": "timestamptz", "required": True, "doc": "1e5: \u00e9\nand more"},
         {"name": "day", "type": "date", "expression": "to_date(at)"},
         {"name": "email", "type": "string", "source": "`a.b`.c", "mask": "sha256"},
