@@ -2,18 +2,22 @@
 
 `mark_failing_rows` marks rows that fail an expectation of severity `quarantine_rows` while they are decoded. An
 `Evaluation` tests the others on the rows to be published; `evaluate_and_store` writes all results to `sluice.quality`.
+Plain aggregates are enough for some, which are computed while the batch is published.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from sluice.batch import Batch
 from sluice.contract.change_events import DELETED_SOURCE
@@ -22,7 +26,7 @@ from sluice.contract.expectations import Expectation
 from sluice.contract.types import Primitive
 from sluice.errors import ExpectationsFailedError
 from sluice.formats.internal_columns import DETAIL, ERROR, FIELD, OP, UPSERT
-from sluice.ingest import expectation_aggregates, great_expectations
+from sluice.ingest import great_expectations
 from sluice.ingest.check import SEQ
 from sluice.ingest.context import Context
 from sluice.ledger import quality_table
@@ -32,6 +36,19 @@ log = logging.getLogger(__name__)
 
 FAILED = "expectation"
 """The quarantine's `error_class` of rows that fail an expectation."""
+_AGGREGATES: Mapping[str, Callable[[Column], Column]] = MappingProxyType(
+    {
+        "column.max": F.max,
+        "column.min": F.min,
+        "column.mean": F.mean,
+        "column.standard_deviation": F.stddev_samp,
+        "column.sum": lambda values: F.sum(values.cast("double")),
+        "column.non_null_count": F.count,
+    }
+)
+"""Great Expectations' metrics that are one aggregate each, which ignores nulls."""
+_SIMPLE = frozenset(f"expect_column_{name}_to_be_between" for name in ("max", "min", "mean", "stdev", "sum"))
+_SIMPLE |= {"expect_column_proportion_of_non_null_values_to_be_between"}
 
 
 def _is_row(contract: Contract) -> Column:
@@ -61,6 +78,75 @@ def mark_failing_rows(decoded: DataFrame, contract: Contract) -> DataFrame:
     return decoded.select(*[changed[c].alias(c) if c in changed else F.col(c) for c in decoded.columns])
 
 
+@dataclass
+class Aggregates:
+    """Plain aggregates for expectations.
+
+    Attributes:
+        columns: the aggregates, by the metric that Great Expectations will ask for.
+        expectations: those that need nothing else.
+    """
+
+    columns: dict[Any, Column] = field(default_factory=dict)
+    expectations: list[Expectation] = field(default_factory=list)
+
+
+def plan_aggregates(contract: Contract, empty: DataFrame, applies: Column) -> Aggregates:
+    """Find the expectations that plain aggregates are enough for, and the aggregates.
+
+    Left out are those of severity `quarantine_rows`, and what needs a shuffle, shows values, or might raise: it would
+    raise in the MERGE.
+
+    Args:
+        empty: a frame of the expectations' columns, without rows.
+        applies: the condition that expectations apply to a row.
+    """
+    types = {f.name: f.dataType for f in empty.schema.fields}
+    found = Aggregates(expectations=[e for e in contract.expectations if _simple(contract, e, types, empty)])
+    if not found.expectations:
+        return found
+    given = [
+        (i, each, great_expectations.resolve_parameters(contract, each, {}))
+        for i, each in enumerate(found.expectations)
+    ]
+    probe = great_expectations.make_validator(empty, {})
+    great_expectations.validate_by_position(probe, given, 0)
+    engine: Any = probe.execution_engine
+    for metric in engine.asked:
+        name, column = metric.metric_name, metric.metric_domain_kwargs.get("column")
+        if name in _AGGREGATES:
+            values = clamp_to_python(F.col(f"`{column}`"), types[str(column)])
+            measure = _AGGREGATES[name](F.when(applies, values))
+        elif name == "table.row_count":
+            measure = F.count_if(applies)
+        else:
+            where = metric.id._replace(metric_name=name.removesuffix("unexpected_count") + "condition")
+            measure = F.count_if(applies & engine.conditions[where])
+        found.columns[metric.id] = measure
+    return found
+
+
+def clamp_to_python(values: Column, kind: T.DataType) -> Column:
+    """Limit dates and timestamps to the years 1 to 9999 that Python can represent; others would raise in PySpark."""
+    if not isinstance(kind, (T.DateType, T.TimestampType, T.TimestampNTZType)):
+        return values
+    first, last = (F.lit(day).cast(kind) for day in ("0001-01-03", "9999-12-29"))  # in any time zone
+    return F.when(values < first, first).when(values > last, last).otherwise(values)
+
+
+def _simple(contract: Contract, each: Expectation, types: Mapping[str, T.DataType], empty: DataFrame) -> bool:
+    if each.severity == "quarantine_rows":
+        return False
+    if each.type in _SIMPLE:
+        counts = each.type.endswith(("max_to_be_between", "min_to_be_between", "values_to_be_between"))
+        # The sum of decimals may overflow.
+        return counts or not isinstance(types[each.columns[0]], T.DecimalType)
+    if not each.kind.by_row or contract.expectations_show_values:
+        return each.kind.column_kind == "whole"
+    regex = each.given.get("regex")
+    return not regex or great_expectations.java_accepts(empty.sparkSession, regex)
+
+
 class Evaluation:
     """A contract's expectations over decoded and marked rows.
 
@@ -76,7 +162,7 @@ class Evaluation:
         self.contract, self.rows = contract, rows
         self.columns: list[Column] = []
         self.quarantining: list[Expectation] = []
-        self.aggregates = expectation_aggregates.Aggregates()
+        self.aggregates = Aggregates()
         if not contract.expectations:
             return
         self.empty = great_expectations.empty_frame(rows, contract.expectations)
@@ -84,7 +170,7 @@ class Evaluation:
         self.quarantining = [each for each, _ in conditions]
         good = _is_row(contract) & F.col(ERROR).isNull()
         decoded = _is_row(contract) & (F.col(ERROR).isNull() | (F.col(ERROR) == FAILED))
-        self.aggregates = expectation_aggregates.plan_aggregates(contract, self.empty, good)
+        self.aggregates = plan_aggregates(contract, self.empty, good)
         named = {"good": F.count_if(good), "decoded": F.count_if(decoded)}
         named |= {f"failed{i}": F.count_if(decoded & condition) for i, (_, condition) in enumerate(conditions)}
         for i, each in enumerate(contract.expectations):
@@ -109,7 +195,7 @@ class Evaluation:
         rest = [e for e in expectations if e not in self.aggregates.expectations and e not in self.quarantining]
         names = {name for each in (expectations if observed is None else rest) for name in each.columns}
         types = {n: self.rows.schema[n].dataType for n in self.rows.columns if n in names}
-        values = [expectation_aggregates.clamp_to_python(F.col(n), kind).alias(n) for n, kind in types.items()]
+        values = [clamp_to_python(F.col(n), kind).alias(n) for n, kind in types.items()]
         rows = self.rows.select(*values, OP, ERROR, SEQ)
         if rest:
             # Several queries will read them. They are stored on disk because the heap is small and batches are not.
