@@ -258,6 +258,8 @@ def test_maintenance_and_alerts_run_when_the_folder_says(airflow_env, contracts)
 
 def test_the_application_of_a_continuous_group_stays(airflow_env, contracts):
     (contracts / "groups.yaml").write_text("shop: {schedule: continuous, continuous: {stay: 20m}}\n")
+    with (contracts / "shop.orders.yaml").open("a") as file:
+        file.write("maintenance: {snapshot_age: 1h}\n")
     dags = run_in_airflow(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})["dags"]
     arguments = {name: dags[f"ingest_{name}"]["tasks"]["ingest"]["arguments"] for name in ("shop", "crm")}
     assert arguments == {
