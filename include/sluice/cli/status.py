@@ -1,4 +1,4 @@
-"""`sluice status`, `sluice tables` and `sluice at`: where the tables stand, now or at a time.
+"""`sluice status`, `sluice tables`, `sluice at` and `sluice find`: where tables stand, now or at a time, or a record.
 
 In: the contracts, Kafka and the catalog. Out: text or JSON; what did not answer is named, and the rest is shown.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from sluice.cli import output
 from sluice.cli.arguments import add_command, add_json, add_patience, add_table, load_contracts
-from sluice.errors import exit_code
+from sluice.errors import SluiceError, exit_code
 
 
 def add_commands(commands: Any) -> None:
@@ -43,6 +43,22 @@ def add_commands(commands: Any) -> None:
     at.add_argument("time", metavar="TIME", help="with its time zone, like 2026-11-22T09:30:00Z")
     add_json(at)
     add_patience(at)
+    find = add_command(
+        commands,
+        "find",
+        _find,
+        "what became of one record: its batch, snapshot and row, or why it has none",
+        ["shop.orders --offset 0:4711", "shop.orders --key A-17"],
+    )
+    add_table(find)
+    named = find.add_mutually_exclusive_group(required=True)
+    named.add_argument("--offset", metavar="PARTITION:OFFSET", help="the record's place in its topic")
+    named.add_argument(
+        "--key", action="append", metavar="VALUE", help="of the identifier; once per column, in its order"
+    )
+    find.add_argument("--topic", help="the record's topic, if several feed the table")
+    add_json(find)
+    add_patience(find)
 
 
 def _status(given: argparse.Namespace) -> int:
@@ -109,4 +125,32 @@ def _at(given: argparse.Namespace) -> int:
         table = tables.load(catalog, table_names.typed(contract))
         found = timeline.find_table_as_of(table, asked) if table else None
     output.show(given, found, lambda: print(text.table_as_of_text(given.table, asked, found)))
+    return 0
+
+
+def _find(given: argparse.Namespace) -> int:
+    from sluice.iceberg import availability
+    from sluice.kafka import broker
+    from sluice.ledger.offsets_table import load_ledger
+    from sluice.plan import resolve_topics
+    from sluice.status import record_trace, text
+
+    catalog = availability.open_catalog(given.patience)
+    with availability.translate_catalog_errors():
+        contract = resolve_topics.resolve(load_contracts(), catalog, None).table(given.table)
+        record = (
+            record_trace.find_by_key(catalog, contract, given.key)
+            if given.key
+            else record_trace.parse_coordinates(contract, given.offset, given.topic)
+        )
+        state = None
+        if record:
+            try:
+                found = broker.describe_topics(broker.connect(given.patience), [record.topic])[record.topic]
+            except SluiceError as error:
+                found = error
+            state = found if isinstance(found, broker.TopicState) else None
+        ledger = load_ledger(catalog)
+        trace = record_trace.trace_record(catalog, contract, record, ledger, state) if record else None
+    output.show(given, trace, lambda: output.print_lines(text.record_trace_lines(given.table, trace)))
     return 0

@@ -14,6 +14,7 @@ from sluice.offsets import OffsetRange
 from sluice.status.model import PartitionStatus, SnapshotStatus, Status, TableStatus, TopicStatus
 
 if TYPE_CHECKING:
+    from sluice.status.record_trace import RecordTrace
     from sluice.status.timeline import TableAsOf
 
 WIDTH = 100
@@ -178,6 +179,35 @@ def _table_details(table: TableStatus) -> str:
         target, now = duration(table.freshness_promised_seconds), duration(table.freshness_now_seconds)
         out.append(f"  freshness   target {target}, now {now}: {state}")
     return "\n".join(out + _attention_lines(table) + [""])
+
+
+def record_trace_lines(table: str, found: RecordTrace | None) -> list[str]:
+    """Format what became of a record."""
+    if found is None:
+        return [f"{table} has no row of this key, and no delete of it."]
+    at = found.record
+    lines = [f"{at.topic} partition {at.partition} offset {at.offset}: {found.place}"]
+    if found.kafka:
+        lines.append(f"  Kafka       has offsets {found.kafka.start} to {found.kafka.end - 1} of this partition")
+    if found.batch is not None:
+        lines.append(f"  batch       {found.batch}, planned {_when(found.planned_at)} by {found.planned_by}")
+        lines.append(
+            f"  staged      {_when(found.staged_at)}; the raw record is {'' if found.raw else 'not '}in staging"
+        )
+    if found.published_at:
+        lines.append(f"  published   {_when(found.published_at)} by {found.published_by}")
+        lines.append(f"  snapshot    {found.snapshot_id} of {table}")
+    if found.error_class:
+        lines.append(f"  quarantine  {found.error_class}, field {found.field or '-'}: {found.error}")
+    elif found.error:
+        lines.append(f"  error       {found.error}")
+    if found.why:
+        lines.append(f"  gap         {found.why}")
+    return lines
+
+
+def _when(time: datetime | None) -> str:
+    return utc_text(time) if time else "at a time that the ledger lacks"
 
 
 def table_as_of_text(table: str, asked: datetime, found: TableAsOf | None) -> str:
