@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
@@ -32,6 +32,9 @@ from sluice_airflow.sdk import (
 from sluice_airflow.task_mapping import GREEN, RED, SKIPPED
 
 log = logging.getLogger(__name__)
+
+# Without a start date, the second run of `@continuous` would have the first one's logical date: it is never created.
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 MAX_OWNERS_LENGTH = 1_900  # Airflow's column has 2,000 characters
 
@@ -206,7 +209,7 @@ def _build_group(group: Group, options: DagOptions) -> DAG:
         dag_id=dag_ids.ingest_dag(group.name),
         dag_display_name=dag_ids.display_name(dag_ids.ingest_dag(group.name)),
         schedule=_schedule(group),
-        start_date=settings.start_date,
+        start_date=settings.start_date or (LONG_AGO if settings.is_continuous else None),
         catchup=False,
         max_active_runs=1,
         tags=options.tags(*settings.tags),

@@ -22,7 +22,7 @@ def runs(stack: AirflowStack) -> list[dict[str, Any]]:
 
 
 def events(stack: AirflowStack) -> list[dict[str, Any]]:
-    found = stack.airflow.request("GET", "/api/v2/assets/events?limit=100&order_by=id")["asset_events"]
+    found = stack.airflow.request("GET", "/api/v2/assets/events?limit=100&order_by=timestamp")["asset_events"]
     return [each for each in found if each["name"] == TABLE]
 
 

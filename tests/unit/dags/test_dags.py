@@ -97,7 +97,7 @@ dags = {{
             for t in dag.tasks
         }},
         "catchup": dag.catchup, "max_active_runs": dag.max_active_runs, "tags": sorted(dag.tags), "doc": dag.doc_md,
-        "schedule": str(dag.schedule), "params": list(dag.params),
+        "schedule": str(dag.schedule), "start": str(dag.start_date), "params": list(dag.params),
     }}
     for name, dag in bag.dags.items()
 }}
@@ -264,6 +264,8 @@ def test_the_application_of_a_continuous_group_stays(airflow_env, contracts):
         "crm": ["--group=crm", "--run-id={{ run_id }}"],
     }
     assert dags["ingest_shop"]["schedule"] == "@continuous"
+    # Airflow gives the second run the first one's logical date if there is no start date.
+    assert (dags["ingest_shop"]["start"][:4], dags["ingest_crm"]["start"]) == ("2020", "None")
 
 
 @pytest.mark.parametrize("wrong", ["defaults: {retrys: 3}", "shop: {retrys: 3}\ncrm: {retrys: 3}", ""])
