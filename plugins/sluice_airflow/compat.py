@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from airflow import __version__
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from asgiref.sync import sync_to_async
 
@@ -23,6 +24,11 @@ async def count_active_runs(dag_id: str) -> int:
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     return await sync_to_async(RuntimeTaskInstance.get_dr_count)(dag_id=dag_id, states=["queued", "running"])
+
+
+def has_asset_state() -> bool:
+    """Whether a trigger can store state with its asset, as since Airflow 3.3; remove it with the support of 3.2."""
+    return tuple(int(each) for each in __version__.split(".")[:2]) >= (3, 3)
 
 
 class ExitCodeHook(SparkSubmitHook):

@@ -132,7 +132,7 @@ def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (folder / "contracts" / "shop.orders.yaml").write_text(
         "table: shop.orders\ntopic: orders\ngroup: shop\nowner: me\ncolumns: [{name: id, type: long}]\n"
     )
-    (folder / "contracts" / "groups.yaml").write_text("alerts: {}\n")
+    (folder / "contracts" / "groups.yaml").write_text("alerts: {}\nshop: {asset_events: table}\n")
     env = {
         **isolated_airflow_env(folder),
         "AIRFLOW__CORE__DAGS_FOLDER": str(REPOSITORY / "dags"),
@@ -205,15 +205,15 @@ print(json.dumps({{"errors": bag.import_errors, "schedules": schedules}}))
     assert loaded["errors"] == {}
     assert set(loaded["schedules"]) == {"orders_models", "orders_increment"}
     assert all("shop.orders" in schedule for schedule in loaded["schedules"].values()), loaded
-    code = found[1].partition("def rows_of")
+    code = found[1].partition("def content")
     names: dict[str, Any] = {"json": json}
-    exec(f"def rows_of{code[2].partition('with DAG')[0]}", names)
-    ranges = encode_ranges({0: OffsetRange(0, 5), 3: OffsetRange(7, 9)})
-    rows = names["rows_of"](SimpleNamespace(extra={"ranges": {"orders": [ranges]}}))
-    assert rows == (
-        "(_kafka_topic = 'orders' AND _kafka_partition = 0 AND _kafka_offset >= 0 AND _kafka_offset < 5) OR "
-        "(_kafka_topic = 'orders' AND _kafka_partition = 3 AND _kafka_offset >= 7 AND _kafka_offset < 9)"
-    )
+    exec(f"def content{code[2].partition('with DAG')[0]}", names)
+    about = {"ranges": {"orders": [encode_ranges({0: OffsetRange(0, 5), 3: OffsetRange(7, 9)})]}}
+    for extra in (about, {"from_trigger": True, "payload": about}):  # a task's, and a watcher's
+        assert names["rows_of"](SimpleNamespace(extra=extra)) == (
+            "(_kafka_topic = 'orders' AND _kafka_partition = 0 AND _kafka_offset >= 0 AND _kafka_offset < 5) OR "
+            "(_kafka_topic = 'orders' AND _kafka_partition = 3 AND _kafka_offset >= 7 AND _kafka_offset < 9)"
+        )
     assert names["rows_of"](SimpleNamespace(extra={"ranges": {}})) == "FALSE"
 
 

@@ -160,5 +160,4 @@ def asset_event(
 def _changed_rows(table: Table, snapshot_id: int) -> bool:
     """Whether the snapshot of a slice added or removed rows; assumed for one that has expired."""
     snapshot = table.snapshot_by_id(snapshot_id)
-    summary = snapshots.summary(snapshot) if snapshot else {"added-records": "1"}
-    return any(int(summary.get(name, "0")) for name in ("added-records", "deleted-records", "added-position-deletes"))
+    return snapshot is None or snapshots.changed_rows(snapshot)

@@ -185,6 +185,9 @@ class GroupSettings(StrictModel):
         timeout: Most time for one Spark application.
         topics_at_once: How many topics of the group are staged and published in parallel in its application.
         spark: The Spark application.
+        asset_events: What emits the asset events of the tables: `task`: the table's task, at the end of the DAG run;
+            `table`: a watcher of the table, for each snapshot. Default: `table` with `schedule: continuous`, otherwise
+            `task`.
         tags: Tags of the DAG.
         pool: Airflow pool of the group's Spark tasks: ingestion, backfills and maintenance.
         maintenance: How maintenance shares that pool.
@@ -199,6 +202,7 @@ class GroupSettings(StrictModel):
     timeout: Duration = timedelta(hours=1)
     topics_at_once: Annotated[int, Field(strict=True, ge=1, le=64)] = 2
     spark: SparkSettings = SparkSettings()
+    asset_events: Literal["task", "table"] | None = None
     tags: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=100)], ...], ListField] = ()
     pool: Pool = "sluice_spark"
     maintenance: GroupMaintenance = GroupMaintenance()
@@ -218,6 +222,11 @@ class GroupSettings(StrictModel):
     def is_continuous(self) -> bool:
         """Whether the group's Spark application stays and makes one round after another."""
         return self.schedule == CONTINUOUS
+
+    @property
+    def has_watchers(self) -> bool:
+        """Whether watchers emit the asset events of the group's tables."""
+        return (self.asset_events or ("table" if self.is_continuous else "task")) == "table"
 
     @property
     def maintenance_pool(self) -> str:

@@ -101,6 +101,12 @@ def read_row_counts(summary: Mapping[str, str]) -> dict[str, int]:
     return {name: int(summary.get(name, "0")) for name in names}
 
 
+def changed_rows(snapshot: Snapshot) -> bool:
+    """Return whether a commit added or removed rows."""
+    names = ("added-records", "deleted-records", "added-position-deletes")
+    return any(int(summary(snapshot).get(name, "0")) for name in names)
+
+
 def count_removed_rows(summary: Mapping[str, str]) -> int:
     """Return how many rows a commit removed: deleted ones, and earlier versions of those that it wrote anew.
 

@@ -16,7 +16,7 @@ from airflow.sdk import DAG, AssetAlias, Param, TriggerRule, task
 from sluice import dag_ids
 from sluice.contract.folder import Contracts, Group
 from sluice_airflow import lineage
-from sluice_airflow.assets import table_asset
+from sluice_airflow.assets import plain_asset, watched_tables
 from sluice_airflow.connections import export_registry_config, fail_with_message, kafka_client, open_catalog
 from sluice_airflow.dag_options import DagOptions
 from sluice_airflow.forms import DRY_RUN_NOTICE, manual_dag, ranges_param, table_param, triggering_user
@@ -87,7 +87,7 @@ def slices_of(promised: dict[str, Any], *, run_id: Any = None) -> list[dict[str,
 def outcome(*, ti: Any = None, outlet_events: Any = None) -> list[dict[str, Any]]:
     """Read the outcome from the table; fails if slices are missing.
 
-    Emits the asset event if it succeeds, and an OpenLineage event in any case.
+    Emits the asset event if it succeeds, unless a watcher does; and an OpenLineage event in any case.
     """
     from sluice.backfill import backfill_outcome
 
@@ -107,9 +107,9 @@ def outcome(*, ti: Any = None, outlet_events: Any = None) -> list[dict[str, Any]
             f"{len(missing)} of {len(found)} slices are not in {promised['table']}: "
             + "; ".join(f"{each['slice']}: {each['told']}" for each in missing)
         )
-    if event:
+    if event and promised["table"] not in watched_tables():
         extra = {name: value for name, value in event.items() if name not in ("table", "location")}
-        outlet_events[ALIAS].add(table_asset(promised["table"]), extra=extra)
+        outlet_events[ALIAS].add(plain_asset(promised["table"]), extra=extra)
     return found
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
@@ -19,7 +19,7 @@ from sluice.contract.contract import Contract
 from sluice.contract.folder import Contracts, Group
 from sluice.contract.groups import CONTINUOUS, ON_DATA
 from sluice_airflow import lineage, task_mapping
-from sluice_airflow.assets import table_asset
+from sluice_airflow.assets import plain_asset, watched_tables
 from sluice_airflow.connections import export_registry_config, fail_with_message, kafka_client, open_catalog
 from sluice_airflow.dag_options import DagOptions
 from sluice_airflow.operators import IngestOperator
@@ -33,14 +33,17 @@ from sluice_airflow.task_mapping import GREEN, RED, SKIPPED
 
 log = logging.getLogger(__name__)
 
+# Without a start date, the second run of `@continuous` would have the first one's logical date: it is never created.
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
 MAX_OWNERS_LENGTH = 1_900  # Airflow's column has 2,000 characters
 
 QUICK = timedelta(minutes=5)
 GRAPH = f"""\
 **plan** fixes the offset ranges to read · **ingest** is one Spark application for all tables: stage, check, publish ·
 **settle** derives the outcome from the tables' snapshots · one task per table shows its outcome and emits its asset
-event; tables of a topic pattern are instances of **table**, except those without new data · **reviews** and **ask**
-start `{dag_ids.REVIEW_SCHEMA}` for contract changes that need approval.
+event, unless `{dag_ids.WATCH_TABLES}` does; tables of a topic pattern are instances of **table**, except those without
+new data · **reviews** and **ask** start `{dag_ids.REVIEW_SCHEMA}` for contract changes that need approval.
 With nothing new to read, all tasks after `plan` are skipped, and no JVM starts.
 With `schedule: continuous`, **ingest** goes on: it plans and settles each further round itself."""
 
@@ -133,13 +136,21 @@ def colour(found: dict[str, Any]) -> str:
     return RED if found["red"] else GREEN if found["batches"] else SKIPPED
 
 
-def table_task(contract: Contract, owner: str) -> Any:
-    """Make the task of a table: green with an asset event, red with the error, or skipped."""
-    made = table_asset(contract.table)
+def table_task(contract: Contract, owner: str, *, watched: bool) -> Any:
+    """Make the task of a table: green, red with the error, or skipped. If green, it emits the asset event.
 
-    @task(task_id=contract.table, outlets=[made], owner=owner, doc_md=contract.doc)
+    Args:
+        contract: of the table.
+        owner: of the task.
+        watched: a watcher emits the asset events instead.
+    """
+    made = plain_asset(contract.table)
+
+    @task(task_id=contract.table, outlets=[] if watched else [made], owner=owner, doc_md=contract.doc)
     def outcome(outcomes: dict[str, Any]) -> Any:
-        yield Metadata(made, extra=event(outcomes[contract.table]))
+        extra = event(outcomes[contract.table])
+        if not watched:
+            yield Metadata(made, extra=extra)
 
     return outcome
 
@@ -166,7 +177,7 @@ def mapped_tables(group: Group, settled: Any) -> None:
             except (AirflowFailException, AirflowSkipException) as error:
                 errors.append(error)
             else:
-                yield Metadata(table_asset(each["table"]), extra=extra, alias=alias)
+                yield Metadata(plain_asset(each["table"]), extra=extra, alias=alias)
         if errors:  # all tables of an instance have one colour
             raise type(errors[0])(task_mapping.join_messages([str(error) for error in errors], "settle"))
 
@@ -206,7 +217,7 @@ def _build_group(group: Group, options: DagOptions) -> DAG:
         dag_id=dag_ids.ingest_dag(group.name),
         dag_display_name=dag_ids.display_name(dag_ids.ingest_dag(group.name)),
         schedule=_schedule(group),
-        start_date=settings.start_date,
+        start_date=settings.start_date or (LONG_AGO if settings.is_continuous else None),
         catchup=False,
         max_active_runs=1,
         tags=options.tags(*settings.tags),
@@ -237,8 +248,10 @@ def _build_group(group: Group, options: DagOptions) -> DAG:
             task_id="ask", trigger_dag_id=dag_ids.REVIEW_SCHEMA, skip_when_already_exists=True
         ).expand_kwargs(found)
         with TaskGroup("tables", prefix_group_id=False):
+            watched = watched_tables([group])
             for contract in group.contracts:
-                table_task(contract, contract.owner if fits else shared_owner)(settled)
+                owner = contract.owner if fits else shared_owner
+                table_task(contract, owner, watched=contract.table in watched)(settled)
             if group.templates:
                 mapped_tables(group, settled)
     return dag

@@ -92,13 +92,13 @@ dags = {{
                 "down": sorted(t.downstream_task_ids), "retries": t.retries, "rule": str(t.trigger_rule.value),
                 "pool": t.pool, "outlets": [[a.name, getattr(a, "uri", None)] for a in t.outlets], "owner": t.owner,
                 "timeout": t.execution_timeout and t.execution_timeout.total_seconds(),
-                "arguments": getattr(t, "application_args", None),
-                "mapped": t.is_mapped, "weight": t.priority_weight if t.is_mapped else weight(t),
+                "arguments": getattr(t, "application_args", None), "mapped": t.is_mapped,
+                "weight": t.priority_weight if t.is_mapped else weight(t),
             }}
             for t in dag.tasks
         }},
         "catchup": dag.catchup, "max_active_runs": dag.max_active_runs, "tags": sorted(dag.tags), "doc": dag.doc_md,
-        "schedule": str(dag.schedule), "params": list(dag.params),
+        "schedule": str(dag.schedule), "start": str(dag.start_date), "params": list(dag.params),
     }}
     for name, dag in bag.dags.items()
 }}
@@ -267,6 +267,64 @@ def test_the_application_of_a_continuous_group_stays(airflow_env, contracts):
         "crm": ["--group=crm", "--run-id={{ run_id }}"],
     }
     assert dags["ingest_shop"]["schedule"] == "@continuous"
+    # Airflow gives the second run the first one's logical date if there is no start date.
+    assert (dags["ingest_shop"]["start"][:4], dags["ingest_crm"]["start"]) == ("2020", "None")
+
+
+WATCH = f"""
+import json, sys
+from airflow.dag_processing.dagbag import DagBag
+from sluice_airflow import assets, compat
+compat.__version__ = sys.argv[1]
+bag = DagBag(dag_folder={str(DAGS)!r}, bundle_name="dags")
+watch = bag.dags.get("watch_tables")
+tasks = [task for name in ("ingest_shop", "ingest_crm") for task in bag.dags[name].tasks]
+print(json.dumps({{
+    "errors": list(bag.import_errors.values()),
+    "outlets": {{task.task_id: [asset.name for asset in task.outlets] for task in tasks}},
+    "assets": watch and [
+        [asset.name, asset.uri, [[each.name, *each.trigger.serialize()] for each in asset.watchers]]
+        for asset in watch.timetable.asset_condition.objects
+    ],
+    "condition": watch and type(watch.timetable.asset_condition).__name__,
+    "paused": watch and watch.is_paused_upon_creation,
+    "elsewhere": [len(assets.table_asset(name).watchers) for name in ("shop.orders", "crm.people")],
+}}))
+"""
+
+
+def test_watchers_emit_the_events_of_a_continuous_group_in_place_of_its_tasks(airflow_env, contracts):
+    (contracts / "many.yaml").write_text(
+        "table: shop.{topic}\ntopic: {pattern: 'o-.*'}\ngroup: shop\nowner: me\ncolumns: [{name: id, type: long}]\n"
+    )
+    (contracts / "groups.yaml").write_text("shop: {schedule: continuous}\n")
+    env = {**airflow_env, "SLUICE_CONTRACTS": str(contracts)}
+    found = run_in_airflow(WATCH, env, "3.3.2")
+    assert found["errors"] == []
+    trigger = ["sluice_airflow.table_watcher.TableSnapshotsTrigger", {"table": "shop.orders"}]
+    assert found["assets"] == [
+        ["watch_tables.never", "sluice://never/watch_tables", []],
+        ["shop.orders", "iceberg://lake/shop/orders", [["shop.orders.snapshots", *trigger]]],
+    ]
+    assert (found["condition"], found["paused"]) == ("AssetAll", False)  # it never runs, and its watchers do
+    assert found["elsewhere"] == [1, 0]  # else another DAG file would stop the watcher
+    outlets = {name: assets for name, assets in found["outlets"].items() if assets}
+    # Tables of a pattern are not known when DAGs are parsed.
+    assert outlets == {"table": ["ingest_shop.by_topic"], "crm.people": ["crm.people"]}
+
+    assert run_in_airflow(WATCH, env, "3.2.4") == {
+        "errors": [],
+        "outlets": {**found["outlets"], "shop.orders": ["shop.orders"]},
+        "assets": None,
+        "condition": None,
+        "paused": None,
+        "elsewhere": [0, 0],
+    }
+    other = "shop: {schedule: continuous, asset_events: task}\ncrm: {asset_events: table}\n"
+    (contracts / "groups.yaml").write_text(other)
+    found = run_in_airflow(WATCH, env, "3.3.2")
+    assert [name for name, _, _ in found["assets"]] == ["watch_tables.never", "crm.people"]
+    assert (found["outlets"]["shop.orders"], found["outlets"]["crm.people"]) == (["shop.orders"], [])
 
 
 @pytest.mark.parametrize("wrong", ["defaults: {retrys: 3}", "shop: {retrys: 3}\ncrm: {retrys: 3}", ""])
@@ -844,6 +902,11 @@ def test_a_backfill_that_changed_its_table_tells_of_the_same_asset_as_ingestion(
     assert told == [[1, [[*asset, extra]]], [1, []], ["AirflowFailException", []]]
     assert lineage == [{"t": [-1]}] * 2  # what is in the table of a red run is there
     assert dags["backfill"]["tasks"]["outcome"]["outlets"] == [["backfill.table", None]]
+
+    (contracts / "groups.yaml").write_text("shop: {asset_events: table}\n")
+    told, lineage = run_in_airflow(NEWS.format(dags=str(DAGS)), env)
+    assert told == [[1, []], [1, []], ["AirflowFailException", []]]  # a watcher emits the event
+    assert lineage == [{"t": [-1]}] * 2
 
 
 def test_a_backfill_without_a_catalog_says_so_and_is_tried_again_and_airflow_bounds_its_slices(airflow_env, contracts):
