@@ -13,12 +13,12 @@ from sluice.status.record_trace import Place
 from tests.support import runbook
 from tests.support.lake import Lake
 
-BY_OFFSET, BY_KEY = "find TABLE --offset PARTITION:OFFSET", "find TABLE --key VALUE"
-
 
 def find(it: Lake, table: str, at: str) -> dict[str, Any]:
     answer: dict[str, Any] = json.loads(
-        runbook.run_command(it, BY_OFFSET, "--json", **{"TABLE": table, "PARTITION:OFFSET": at})
+        runbook.run_command(
+            it, "find TABLE --offset PARTITION:OFFSET", "--json", **{"TABLE": table, "PARTITION:OFFSET": at}
+        )
     )
     return answer
 
@@ -51,14 +51,14 @@ def test_a_record_is_followed_to_its_row_its_quarantine_or_the_reason_for_neithe
     assert blocked["place"] == Place.BLOCKED
     assert blocked["error"]
 
-    by_key = runbook.run_command(it, BY_KEY, TABLE=merged, VALUE="a")
+    by_key = runbook.run_command(it, "find TABLE --key VALUE", TABLE=merged, VALUE="a")
     assert by_key.startswith(f"{it.topic} partition 0 offset 2: in the table")
     assert f"snapshot    {it.catalog.load_table(merged).metadata.current_snapshot_id} of {merged}" in by_key
     it.send([(0, "c", None)])
     it.run()
-    deleted = runbook.run_command(it, BY_KEY, TABLE=merged, VALUE="c")
+    deleted = runbook.run_command(it, "find TABLE --key VALUE", TABLE=merged, VALUE="c")
     assert deleted.startswith(f"{it.topic} partition 0 offset 4: published, without a row of its own")
-    assert "has no row of this key" in runbook.run_command(it, BY_KEY, TABLE=merged, VALUE="z")
+    assert "has no row of this key" in runbook.run_command(it, "find TABLE --key VALUE", TABLE=merged, VALUE="z")
 
 
 @pytest.mark.parametrize(

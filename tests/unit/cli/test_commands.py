@@ -26,7 +26,18 @@ from sluice.pages import quarantine_summary
 
 pytestmark = pytest.mark.unit
 
-FACTS = {"at", "contract check", "contract diff", "contract test", "doctor", "gap accept", "plan", "quarantine", "run"}
+FACTS = {
+    "at",
+    "contract check",
+    "contract diff",
+    "contract test",
+    "doctor",
+    "find",
+    "gap accept",
+    "plan",
+    "quarantine",
+    "run",
+}
 FACTS |= {"backfill plan", "backfill run", "maintain run", "publish-blocked", "rollback", "schema", "status", "tables"}
 FACTS |= {f"ledger {name}" for name in ("rebuild", "show", "retire-consumer")}
 CONTRACT = "table: a.b\ntopic: t\ngroup: g\nowner: me\ncolumns: [{name: n, type: long}]\n"
