@@ -64,7 +64,7 @@ def test_each_round_lands_what_came_since_the_last(lake: Callable[..., Lake], mo
     make_continuous(it, monkeypatch)
     it.send((n % 4 % 2, f"k{n % 4}", {"n": n}) for n in range(20))
     promised = outcome.summarize_plan(it.plan(RUN_ID))
-    with application(it, 25) as end:
+    with application(it, 18) as end:
         for sent in (20, 40, 60):
             wait_for(lambda sent=sent: count(it, appended) == sent)  # type: ignore[misc]
             it.send((n % 4 % 2, f"k{n % 4}", {"n": n}) for n in range(sent, sent + 20))
@@ -97,15 +97,15 @@ def test_a_failed_table_is_left_out_and_the_others_go_on(
     it.create_topic(1)
     good, bad = it.contract(errors={"max_ratio": 1.0, "max_count": 100}, **SHORT), it.contract(**SHORT)
     make_continuous(it, monkeypatch)
-    monkeypatch.setattr(rounds, "FIRST_HOLD_S", 8.0)
+    monkeypatch.setattr(rounds, "FIRST_HOLD_S", 4.0)
     it.send([(0, "a", {"n": 1}), (0, "b", {"n": "no number"})])
-    with application(it, 22) as end:
+    with application(it, 14) as end:
         wait_for(lambda: count(it, good) == 1)
         it.send([(0, "c", {"n": 3})])
         wait_for(lambda: count(it, good) == 2)
         assert end() == 0
     rows = Ledger(it.catalog).rows({it.topic: 0}, [LedgerState.BLOCKED])
-    # At once, after 8 s, and after 16 s more: not each of ten rounds.
+    # At once, after 4 s, and after 8 s more: not each of seven rounds.
     assert 1 <= len(rows) <= 3
     assert {r.table for r in rows} == {bad}
     assert count(it, bad) == 0
