@@ -97,7 +97,6 @@ class ValueDraft:
         inputs: The fields that expressions read.
         evidence: What the format rests on.
         cdc: The format of change events, if they are some.
-        order: Columns that order the versions of a row.
         notes: What else the author should know, a line each.
         follows_schema: Whether `columns: auto` would make the same columns.
     """
@@ -107,7 +106,6 @@ class ValueDraft:
     inputs: tuple[DraftInput, ...] = ()
     evidence: str = ""
     cdc: str = ""
-    order: tuple[DraftColumn, ...] = ()
     notes: tuple[str, ...] = ()
     follows_schema: bool = False
 

@@ -149,7 +149,7 @@ def _change_events(sample: Sample, key: KeyDraft, value: ValueDraft) -> Rows:
     from_key = value.cdc != "debezium" or sample.compacted
     known = [name for name in wanted if name in by_field and is_scalar(parse_type(by_field[name].type))]
     if not key.steady or not wanted or (len(known) < len(wanted) and value.cdc != "debezium_mongodb"):
-        operation = ColumnNames(c.name for c in (*value.columns, *value.order)).make("operation")
+        operation = ColumnNames(c.name for c in value.columns).make("operation")
         column = DraftColumn(operation, "string", "$op", evidence=("c, u, r, d: what the event did",))
         why = "the keys do not name the row's primary key, so the table is a log of changes"
         settings = {"mode": Proposal("append", why), "cdc": Proposal(cdc, value.evidence)}
@@ -167,7 +167,6 @@ def _change_events(sample: Sample, key: KeyDraft, value: ValueDraft) -> Rows:
             column = replace(column, type=each.type, source=source, unit=each.unit, expression="")
             columns[at] = column
         identifier.append(column.name)
-    order: tuple[DraftColumn, ...] = () if sample.compacted else value.order
     notes = []
     if sample.compacted and value.cdc == "debezium":
         cdc["tombstones"] = "delete"
@@ -177,8 +176,6 @@ def _change_events(sample: Sample, key: KeyDraft, value: ValueDraft) -> Rows:
         "cdc": Proposal(cdc, value.evidence),
         "identifier": Proposal(identifier, "the source's primary key: the fields of the record's key"),
     }
-    if order:
-        settings["order"] = Proposal([c.name for c in order], order[0].evidence[0])
     notes.append(_NO_PARTITIONS)
     options = (({"deletes": "soft"}, "keeps deleted rows; needs a column {source: $deleted, type: boolean}"),)
-    return Rows(settings, (*columns, *order), options, tuple(notes))
+    return Rows(settings, tuple(columns), options, tuple(notes))

@@ -125,22 +125,14 @@ def _change_events(form: Form, objects: list[dict[str, Any]], columns: JsonColum
     found = _object_columns(schema, rows, columns)
     evidence = f"{form.evidence}, of which {len(events)} are change events of Debezium's connector for {connector}"
     kind = "debezium_mongodb" if mongodb else "debezium"
-    has_lsn = all(isinstance(each["source"].get("lsn"), int) for each in events)
-    order = (lsn_column(columns.names),) if connector == "postgresql" and has_lsn else ()
     notes = [*columns.notes, *_numbers_note(form, mongodb)]
-    return ValueDraft(str(form.format), tuple(found), tuple(columns.inputs), evidence, kind, order, tuple(notes))
+    return ValueDraft(str(form.format), tuple(found), tuple(columns.inputs), evidence, kind, tuple(notes))
 
 
 def _numbers_note(form: Form, mongodb: bool) -> list[str]:
     if form.embedded is not None or mongodb:
         return []
     return ["Debezium without schemas sends dates as days and times as numbers: see docs/guides/debezium.md"]
-
-
-def lsn_column(names: ColumnNames) -> DraftColumn:
-    """The column that orders the changes of a row in PostgreSQL."""
-    why = "PostgreSQL's log position: it orders the changes of a row"
-    return DraftColumn(names.make("lsn"), "long", "$source.lsn", required=True, evidence=(why,), always=True)
 
 
 def _unwrapped(form: Form, objects: list[dict[str, Any]], columns: JsonColumns) -> ValueDraft:
@@ -188,11 +180,8 @@ def _from_registry(form: Form) -> ValueDraft:
     fields = root_fields(schema)
     if {"op", "source"} <= fields.keys() and isinstance(fields.get("after"), Struct):
         found = row_columns(fields["after"], names)
-        source = fields["source"]
-        has_lsn = isinstance(source, Struct) and "lsn" in dict(source.fields)
-        order = (lsn_column(names),) if has_lsn else ()
         evidence = f"{form.evidence}, with the envelope of Debezium"
-        return ValueDraft(str(form.format), tuple(found), (), evidence, "debezium", order, tuple(notes))
+        return ValueDraft(str(form.format), tuple(found), (), evidence, "debezium", tuple(notes))
     if (whole := scalar_type(schema)) is not None:
         why = ("the whole value",)
         column = DraftColumn("value", str(whole), VALUE_SOURCE, unit=unit_of(whole), evidence=why, always=True)

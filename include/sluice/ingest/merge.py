@@ -30,10 +30,11 @@ KEY_INLINE = 256
 """Of a longer key (in characters or bytes) only a prefix is collected, which bounds it as well."""
 PARTITIONS_INLINE = 64
 ENDS = {"least": F.min, "greatest": F.max}
-LEAST_LOWER_BOUND: dict[IcebergType, int] = {Primitive("int"): 0, Primitive("long"): (1 << 31) - (1 << 63)}
-"""Below this value no lower bound is used. If the table is, or was, partitioned by `truncate`, Iceberg truncates the
-bound, which overflows near the type's minimum to its maximum: no file would match, and existing rows would be inserted
-again. The width of `truncate` is at most 2^31 - 1."""
+LEAST_BOUND: dict[IcebergType, int] = {Primitive("int"): 0, Primitive("long"): (1 << 31) - (1 << 63)}
+"""A key below this value is only found by equality. If the table is, or was, partitioned by `truncate`, Iceberg
+truncates values near the type's minimum beyond it, which overflows to the maximum: a lower bound would match no file,
+and no upper bound the file of such a key, so that existing rows would be inserted again. The width of `truncate` is at
+most 2^31 - 1."""
 CONFLICTS_SHOWN = 3
 ORDER_MARK = "SLUICE_ORDER_UNKNOWN"
 """Raised by Spark's `raise_error` on a key in two partitions without an order; errors carry it as text only."""
@@ -49,20 +50,20 @@ class KeyBound:
         column: its name.
         values: SQL literals, in order.
         every: the values are all that the batch has, not only the least and the greatest.
-        from_least: the first value may be used as a lower bound: see `LEAST_LOWER_BOUND`.
+        has_ends: the first and the last value may be used as bounds: see `LEAST_BOUND`.
     """
 
     column: str
     values: Sequence[str]
     every: bool
-    from_least: bool = True
+    has_ends: bool = True
 
     def condition(self, table: str) -> str:
         """The SQL condition on a table or alias."""
         column = f"{table}.{quote_identifier(self.column)}"
-        least = [f"{column} >= {self.values[0]}"] if self.from_least else []
+        ends = [f"{column} >= {self.values[0]}", f"{column} <= {self.values[-1]}"] if self.has_ends else []
         every = [f"{column} IN ({', '.join(self.values)})"] if self.every else []
-        return " AND ".join([*least, f"{column} <= {self.values[-1]}", *every])
+        return " AND ".join([*ends, *every])
 
 
 def typed_columns(contract: Contract) -> list[str]:
@@ -310,8 +311,9 @@ def find_key_bounds(rows: DataFrame, contract: Contract, records: int) -> list[K
                     continue
         if not every:
             values = [values[0], values[-1]]
-        from_least = values[0] >= LEAST_LOWER_BOUND.get(contract.column(c).type, values[0])
-        bounds.append(KeyBound(c, [_literal(each, kinds[i]) for each in values], every, from_least))
+        has_ends = values[0] >= LEAST_BOUND.get(contract.column(c).type, values[0])
+        if every or has_ends:
+            bounds.append(KeyBound(c, [_literal(each, kinds[i]) for each in values], every, has_ends))
     return bounds
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -37,7 +38,7 @@ from tests.support.backfills import (
     run_slices,
     run_sql,
 )
-from tests.support.lake import TEXT_REQUIRED, Lake
+from tests.support.lake import COLUMNS, TEXT_REQUIRED, Lake
 from tests.support.thorough import usual
 
 HOUR_MS = 3_600_000
@@ -348,6 +349,34 @@ def test_what_a_slice_set_apart_is_decided_anew_when_its_batch_comes_again(
     assert sorted(r["_kafka_offset"] for r in it.rows(table)) == [*held]
     assert sorted(r["_kafka_offset"] for r in it.quarantined(table)) == [n for n in range(20) if n not in held]
     assert all(r["batch_seq"] == 2 for r in it.quarantined(table))
+
+
+def test_rows_that_exist_stay_as_they_were_read_until_the_table_is_rolled_back(lake: Callable[..., Lake]) -> None:
+    """A column that was added later is filled by a rollback, not by a backfill."""
+    it = lake()
+    it.create_topic(1)
+    ends = {"name": "until", "type": "timestamptz", "source": "$valid_to"}
+    keyed = {"identifier": ["id"], "deletes": "ignore"}
+    modes: list[dict[str, Any]] = [{}, {"mode": "upsert", **keyed}, {"mode": "history", **keyed}]
+    bodies = [{**more, "columns": [*COLUMNS[:2], *([ends] if more.get("mode") == "history" else [])]} for more in modes]
+    names = [it.contract(**body) for body in bodies]
+    it.send((0, f"k{n}", {"n": n, "text": f"text {n}"}) for n in range(3))
+    it.run()
+    for name, body in zip(names, bodies, strict=True):
+        it.contract(**{**body, "table": name, "columns": [*body["columns"], COLUMNS[2]]})
+    it.send([(0, "k3", {"n": 3, "text": "text 3"})])
+    it.run()
+    for name in names:
+        (outcome,) = run_backfill(it, backfill_request(name, {0: [0, 3]}), f"of {name}")
+        assert (outcome["records"], outcome["rejected"]) == (3, 0)
+        texts = {row["n"]: row["text"] for row in it.rows(name)}
+        assert texts == {0: None, 1: None, 2: None, 3: "text 3"}
+        before = RestorePoint(before_run=f"{it.group}-1")
+        found = rollback.preview_rollback(name, it.contracts, it.catalog, Ledger(it.catalog), before)
+        rollback.roll_back(found, it.catalog, Ledger(it.catalog), Decision("ann", "to fill it", f"undo {name}"))
+    it.run()
+    for name in names:
+        assert {row["n"]: row["text"] for row in it.rows(name)} == {n: f"text {n}" for n in range(4)}
 
 
 def test_what_does_not_stand_the_look_at_it_stays_on_a_branch(

@@ -347,6 +347,41 @@ def test_sql_servers_order_holds_across_transactions_and_after_a_snapshot(lake: 
     assert {r["id"]: r["n"] for r in it.rows(table)} == {0: 7, 1: 1, 2: 2, 9: 5}
 
 
+def test_postgres_order_is_that_of_commits(lake: Callable[..., Lake]) -> None:
+    """PostgreSQL 15 logged these: the second insert waited for the first transaction, and has a lower LSN than its end.
+
+    `sequence` is that of Debezium: the end of the last commit, and the LSN.
+    """
+    it = lake()
+    it.create_topic(2)
+
+    def read(op: str, n: int, lsn: int, committed: int | None) -> tuple[int, str, dict[str, Any]]:
+        row = {"id": 1, "n": n}
+        source = {"lsn": lsn, "sequence": json.dumps([committed and str(committed), str(lsn)])}
+        return draw.randrange(2), "k", {"op": op, "before": row, "after": None if op == "d" else row, "source": source}
+
+    draw = random.Random(3)
+    columns: list[dict[str, Any]] = [{"name": "id", "type": "long"}, {"name": "n", "type": "long"}]
+    committed = "coalesce(CAST(from_json(sequence, 'array<string>')[0] AS BIGINT), 0)"
+    columns.append({"name": "committed", "type": "long", "required": True, "expression": committed})
+    columns.append({"name": "lsn", "type": "long", "required": True, "source": "$source.lsn"})
+    table = it.contract(
+        mode="upsert",
+        identifier=["id"],
+        order=["committed", "lsn"],
+        cdc={"format": "debezium"},
+        inputs=[{"name": "sequence", "type": "string", "source": "$source.sequence"}],
+        columns=columns,
+    )
+    events = [read("c", 10, 22156496, None), read("u", 11, 22156784, None), read("d", 11, 22156872, None)]
+    events.append(read("c", 20, 22156720, 22156992))
+    draw.shuffle(events)
+    for each in events:
+        it.send([each])
+        assert it.run()[table]["state"] == "published"
+    assert [(row["id"], row["n"]) for row in it.rows(table)] == [(1, 20)]
+
+
 def test_an_order_that_was_there_before_may_come_back(lake: Callable[..., Lake]) -> None:
     it = lake()
     it.create_topic(1)

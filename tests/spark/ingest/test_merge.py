@@ -109,7 +109,7 @@ def test_keys_of_any_name_are_placed(spark: SparkSession, name: str) -> None:
     assert told == "t partition 0 offset 5 and t partition 1 offset 7"
 
 
-@only_thorough("test_bounds_enclose_the_keys")
+@only_thorough("test_keys_next_to_the_least_number_are_bounded_by_equality_alone")
 @pytest.mark.parametrize("inline", [merge.KEYS_INLINE, 0])
 def test_keys_next_to_the_least_number_leave_the_others_findable(
     lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, inline: int
@@ -126,17 +126,32 @@ def test_keys_next_to_the_least_number_leave_the_others_findable(
         by, errors = ["truncate(10, id)"], {"max_ratio": 1.0}
         kept = {"identifier": ["id"], "deletes": "ignore", "partition_by": by, "errors": errors}
         made[it.contract(mode=mode, columns=columns, **kept)] = kind
-    for n, keys in ((1, [dict.fromkeys(("lon", "int", "dec"), k) for k in (7, 8)]),
-                    (2, [dict.fromkeys(("lon", "int", "dec"), 7), {k[:3]: v for k, v in least.items()}])):  # fmt: skip
+    lowest = {k[:3]: v for k, v in least.items()}
+    for n, keys in ((1, [dict.fromkeys(lowest, k) for k in (7, 8)]), (2, [dict.fromkeys(lowest, 7), lowest]),
+                    (3, [lowest])):  # fmt: skip
         it.send((0, "k", {**key, "n": n}) for key in keys)
         assert {o["state"] for o in it.run().values()} == {"published"}
     for name, kind in made.items():
         rows = [(str(r["id"]), r["n"]) for r in it.rows(name) if r.get("until") is None]
-        there = [] if kind not in ("long", "int") else [(str(least[kind]), 2)]
+        there = [] if kind not in ("long", "int") else [(str(least[kind]), 3)]
         one = "" if kind in ("long", "int") else ".00"
         assert sorted(rows) == sorted([(f"7{one}", 2), (f"8{one}", 1), *there]), name
         # A decimal that its partition has no room for is set apart, and stops nothing.
-        assert [r["error_class"] for r in it.quarantined(name)] == ["misfit"] * (not there)
+        assert [r["error_class"] for r in it.quarantined(name)] == ["misfit"] * 2 * (not there)
+
+
+@pytest.mark.parametrize(("kind", "least"), [("int", -1), ("long", (1 << 31) - (1 << 63) - 1)])
+def test_keys_next_to_the_least_number_are_bounded_by_equality_alone(
+    spark: SparkSession, kind: str, least: int
+) -> None:
+    rows = spark.createDataFrame([(least,), (7,)], f"id {kind}")
+    of_keys = contract(columns=[{"name": "id", "type": kind, "required": True}])
+    (bound,) = merge.find_key_bounds(rows, of_keys, 2)
+    assert bound.condition("t").split(" IN ")[0] == "t.`id`"
+    assert merge.find_key_bounds(rows, of_keys, merge.KEYS_INLINE + 1) == []
+    higher = rows.where(f"id > {least}").unionByName(rows.selectExpr(f"CAST({least + 1} AS {kind}) AS id"))
+    (bound,) = merge.find_key_bounds(higher, of_keys, merge.KEYS_INLINE + 1)
+    assert bound.condition("t").startswith("t.`id` >= ")
 
 
 @pytest.mark.parametrize("records", [10, merge.KEYS_INLINE + 1])
