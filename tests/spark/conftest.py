@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,16 +113,19 @@ def spark(lake_folder: Path, spark_cluster: SparkCluster | None) -> Iterator[Spa
     spark.stop()
 
 
-def _with_the_same_code(make: Callable[..., SparkSession]) -> Callable[..., SparkSession]:
-    """Make the sessions that steps create use the current settings of the test session."""
+def _with_the_same_code(
+    lend: Callable[..., AbstractContextManager[SparkSession]],
+) -> Callable[..., AbstractContextManager[SparkSession]]:
+    """Make the sessions that steps use have the current settings of the test session."""
 
-    def made(context: Context, properties: Mapping[str, str]) -> SparkSession:
-        found = make(context, properties)
-        for setting in QUICK:
-            found.conf.set(setting, context.spark.conf.get(setting))
-        return found
+    @contextmanager
+    def lent(context: Context, properties: Mapping[str, str]) -> Iterator[SparkSession]:
+        with lend(context, properties) as found:
+            for setting in QUICK:
+                found.conf.set(setting, context.spark.conf.get(setting))
+            yield found
 
-    return made
+    return lent
 
 
 def _set(spark: SparkSession, settings: Mapping[str, str]) -> None:

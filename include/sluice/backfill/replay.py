@@ -114,9 +114,9 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
         **piece.properties(),
         PUBLISHED_THROUGH: encode_published_through(published),
     }
-    with write:
+    with write, context.session(properties) as session:
         # Read and decoded once, for the MERGE, the counts and the validation.
-        decoded = source.decoded(context.session(properties)).persist()
+        decoded = source.decoded(session).persist()
         try:
             context.check_writer_schemas(piece.topic)
             counts = check.count_records(decoded)

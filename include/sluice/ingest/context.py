@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -24,6 +25,7 @@ class Context:
     catalog_name: str
     kafka: Mapping[str, object]
     run_id: str
+    _idle: list[SparkSession] = field(default_factory=list, init=False, repr=False)
     _checked: set[tuple[str, WriterSchema]] = field(default_factory=set, init=False, repr=False)
 
     @cached_property
@@ -31,12 +33,24 @@ class Context:
         """Kafka's admin client, shared by all steps because each client logs in, and fetches its token, by itself."""
         return broker.make_admin_client(self.kafka)
 
-    def session(self, properties: Mapping[str, str]) -> SparkSession:
-        """Return a new session whose commits carry `properties`; the setting applies to all commits of a session."""
-        session = self.spark.newSession()
-        for name, value in properties.items():
-            session.conf.set(f"spark.sql.iceberg.snapshot-property.{name}", value)
-        return session
+    @contextmanager
+    def session(self, properties: Mapping[str, str]) -> Iterator[SparkSession]:
+        """Lend a session whose commits carry `properties`; the setting applies to all commits of a session.
+
+        A session has a client of the catalog with connections of its own, which Spark never closes. So a session that
+        was given back is lent again. One in which a step has failed is not.
+        """
+        try:
+            session = self._idle.pop()  # topics run in threads
+        except IndexError:
+            session = self.spark.newSession()
+        names = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in properties.items()}
+        for name, value in names.items():
+            session.conf.set(name, value)
+        yield session
+        for name in names:
+            session.conf.unset(name)
+        self._idle.append(session)
 
     def check_writer_schemas(self, topic: str) -> None:
         """Check the schemas that this attempt reads the topic's records with, once for each; without one do nothing.

@@ -163,7 +163,8 @@ def record_deletes(
     """
     context = write.context
     deletes_table.ensure_deletes_table(context.catalog, contract, write.base)
-    session = context.session({RUN_ID: context.run_id, **deletes_properties(batches, write.head)})
-    deleted = check.filter_decoded(decode(session), (F.col(OP) == DELETE) & F.col(ERROR).isNull())
-    latest = merge.keep_latest(deleted.select(*merge.typed_columns(contract), OP), contract)
-    merge.upsert_deletes(latest, table_names.spark_name(context.catalog_name, table_names.deletes(contract)), contract)
+    name = table_names.spark_name(context.catalog_name, table_names.deletes(contract))
+    with context.session({RUN_ID: context.run_id, **deletes_properties(batches, write.head)}) as session:
+        deleted = check.filter_decoded(decode(session), (F.col(OP) == DELETE) & F.col(ERROR).isNull())
+        latest = merge.keep_latest(deleted.select(*merge.typed_columns(contract), OP), contract)
+        merge.upsert_deletes(latest, name, contract)

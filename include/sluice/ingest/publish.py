@@ -113,8 +113,8 @@ def publish(
     }
     staged = StagedBatches.open(context, active, batches, known_counts or {})
     fresh = not replay and _is_fresh(write.base, staged.whole, published)
-    with write:
-        merged = _merge(write, staged, context.session(properties), fresh=fresh, replay=replay)
+    with write, context.session(properties) as session:
+        merged = _merge(write, staged, session, fresh=fresh, replay=replay)
         write.check_main_unmoved()  # a writer that was overtaken must not write quarantine, results and deletes
         _check(write, staged, merged, contract)
         if merged.total.deleted:

@@ -146,9 +146,8 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool, leader_epochs:
             _check_same_batch(write.base, batch, last)
             return StageResult(batch, None, None, time.monotonic() - began)
         _check_next(batch, last)
-    with write:
-        properties = {STEP: "stage", RUN_ID: context.run_id, **batch.properties(), **_epoch_properties(leader_epochs)}
-        session = context.session(properties)
+    properties = {STEP: "stage", RUN_ID: context.run_id, **batch.properties(), **_epoch_properties(leader_epochs)}
+    with write, context.session(properties) as session:
         target = write.spark_branch
         if batch.ranges_to_read:
             rows = read_from_kafka(session, java_settings.spark_options(context.kafka), batch)

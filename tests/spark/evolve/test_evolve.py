@@ -84,8 +84,7 @@ def test_safe_changes_come_into_force_between_batches_and_what_was_read_by_the_o
         changed(it, name, mode=mode, columns=new, schema_policy={"change_nested": "auto"})
     # A driver that has read and written by the old contract, and fast-forwards main late.
     attempt = BranchWrite(it.context("zombie"), table_names.typed(it.contract_of(kept)), Batch(it.topic, "", 2, {}, {}))
-    with attempt:
-        session = it.context().session({})
+    with attempt, it.context().session({}) as session:
         session.table(table_names.spark_name("lake", attempt.identifier)).writeTo(attempt.spark_branch).append()
         it.plan()  # applies the change; killed before anything is published
         with pytest.raises(FencedError, match="schema was changed"):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import requests
+from pyspark.sql import SparkSession
 
 from sluice.errors import BrokerUnavailableError
 from sluice.ingest import outcome, rounds, settle
@@ -60,6 +61,9 @@ def count(it: Lake, table: str) -> int:
 def test_each_round_lands_what_came_since_the_last(lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> None:
     it = lake()
     it.create_topic(2)
+    opened: list[object] = []
+    new_session = SparkSession.newSession
+    monkeypatch.setattr(SparkSession, "newSession", lambda self: opened.append(self) or new_session(self))
     appended, merged = it.contract(**SHORT), it.contract(mode="upsert", **SHORT)
     make_continuous(it, monkeypatch)
     it.send((n % 4 % 2, f"k{n % 4}", {"n": n}) for n in range(20))
@@ -76,6 +80,8 @@ def test_each_round_lands_what_came_since_the_last(lake: Callable[..., Lake], mo
     it.assert_folded(merged)
     assert count(it, later) == 0  # it is read again after 30 s
 
+    # Each has connections to the catalog, which are never closed.
+    assert 1 <= len(opened) <= 2, "rounds use the same sessions again"
     ledger = Ledger(it.catalog)
     batches = ledger.planned_batches(RUN_ID)[it.topic]
     assert len(batches) >= 4
