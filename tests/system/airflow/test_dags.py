@@ -103,8 +103,8 @@ def test_services_and_workers_can_write_where_settings_say_only(stack):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process has mapped is asked of Linux")
-@pytest.mark.parametrize(("command", "imported"), [("scheduler", True), ("dag-processor", True), ("triggerer", False)])
-def test_what_every_task_imports_is_imported_before_it_is_forked(stack, command, imported):
+@pytest.mark.parametrize("command", ["scheduler", "dag-processor"])
+def test_what_every_task_imports_is_imported_before_it_is_forked(stack, command):
     def is_one(process: psutil.Process) -> bool:
         return ["airflow", command] == command_line(process)[2:4] and stack.owns(process)
 
@@ -112,7 +112,7 @@ def test_what_every_task_imports_is_imported_before_it_is_forked(stack, command,
     assert found
     for process in found:
         mapped = {Path(each.path).name for each in process.memory_maps()}
-        assert any(name.startswith("libarrow.so") for name in mapped) == imported, process
+        assert any(name.startswith("libarrow.so") for name in mapped), process
 
 
 def test_nothing_new_is_skipped_and_starts_no_jvm(stack):

@@ -298,6 +298,7 @@ def test_watchers_emit_the_events_of_a_continuous_group_in_place_of_its_tasks(ai
         "table: shop.{topic}\ntopic: {pattern: 'o-.*'}\ngroup: shop\nowner: me\ncolumns: [{name: id, type: long}]\n"
     )
     (contracts / "groups.yaml").write_text("shop: {schedule: continuous}\n")
+    (contracts / "defaults.yaml").write_text("maintenance: {snapshot_age: 1h}\n")
     env = {**airflow_env, "SLUICE_CONTRACTS": str(contracts)}
     found = run_in_airflow(WATCH, env, "3.3.2")
     assert found["errors"] == []
