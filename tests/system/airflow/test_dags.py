@@ -474,7 +474,7 @@ def kill_worker(stack: AirflowStack, dag: str, run: str, task: str, has_come: Ca
         supervisors = [p for p in psutil.process_iter() if attempt in " ".join(command_line(p))]
         return {each for p in supervisors for each in p.children(recursive=True) if not each.children()}
 
-    found = stack.wait_until(processes)
+    found = stack.wait_until(processes, every=0.05)  # some tasks take half a second
     stack.wait_until(has_come, every=0.002)
     for process in found:
         process.kill()
