@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from pathlib import Path
@@ -30,7 +29,7 @@ def _burst(home: Path, number: int) -> float:
     """Send a burst when no run is under way; return the seconds until the table has it."""
     from sluice.iceberg import catalog as iceberg_catalog
 
-    env, airflow = _stack(home)
+    env, airflow = trigger.connect(home)
     if number == 0:
         feed.create(env["KAFKA_BOOTSTRAP_SERVERS"], [trigger.TOPIC])
         airflow.wait_for_dag(trigger.DAG, tables={trigger.TABLE})
@@ -67,7 +66,7 @@ def _idle(home: Path, count: int) -> float:
     from sluice.embedded.home import Home
     from sluice.embedded.state import load_state
 
-    env, airflow = _stack(home)
+    env, airflow = trigger.connect(home)
     names = [f"wait{n:03d}" for n in range(count)]
     feed.create(env["KAFKA_BOOTSTRAP_SERVERS"], names)
     for name in names:
@@ -82,13 +81,3 @@ def _idle(home: Path, count: int) -> float:
 
 def _cpu(process: Any) -> float:
     return float(sum(sum(p.cpu_times()[:2]) for p in [process, *process.children(recursive=True)]))
-
-
-def _stack(home: Path) -> tuple[dict[str, str], Any]:
-    """The environment of a stack, which this process gets too, and a client of its Airflow."""
-    from sluice.demo.api import AirflowClient
-    from sluice.embedded.env import load_env
-
-    env = load_env(home)
-    os.environ.update({k: v for k, v in env.items() if k.startswith(("PYICEBERG_", "SLUICE_PAGES_"))})
-    return env, AirflowClient(env)

@@ -76,14 +76,19 @@ def services(lab: Lab, tables: list[str], groups: str) -> Iterator[Path]:
         subprocess.run([*command, "down"], env=env, capture_output=True, check=False)
 
 
-def _runner(home: Path) -> Callable[[], dict[str, float]]:
+def connect(home: Path) -> tuple[dict[str, str], Any]:
+    """Return the environment of a stack, which this process gets too, and a client of its Airflow."""
     from sluice.demo.api import AirflowClient
     from sluice.embedded.env import load_env
 
     env = load_env(home)
     os.environ.update({k: v for k, v in env.items() if k.startswith(("PYICEBERG_", "SLUICE_PAGES_"))})
+    return env, AirflowClient(env)
+
+
+def _runner(home: Path) -> Callable[[], dict[str, float]]:
+    env, airflow = connect(home)
     feed.create(env["KAFKA_BOOTSTRAP_SERVERS"], [TOPIC])
-    airflow = AirflowClient(env)
     airflow.wait_for_dag(DAG, tables={TABLE})
     airflow.pause(DAG, False)
     pick = random.Random(7)

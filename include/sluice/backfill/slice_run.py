@@ -60,15 +60,16 @@ def run_slices(
         TerminalError: the first one, after the last slice.
     """
     until = time.monotonic() + seconds
-    table, topic, numbers = tasks[0].table, tasks[0].topic, [task.seq for task in tasks]
-    progress = backfill_outcome.read_progress(contracts, context.catalog, (table, topic, numbers), context.run_id)
+    by_number = {task.seq: task for task in tasks}
+    asked = tasks[0].table, tasks[0].topic, list(by_number)
+    progress = backfill_outcome.read_progress(contracts, context.catalog, asked, context.run_id)
     errors: list[TerminalError] = []
     for number, seq in enumerate([*progress.untried, *progress.failed]):
         if 0 < number < len(progress.untried) and time.monotonic() > until:
             log.info("The time is up before slice %s; the next application continues.", seq)
             return
         try:
-            run_slice(context, contracts, client, next(task for task in tasks if task.seq == seq))
+            run_slice(context, contracts, client, by_number[seq])
         except TerminalError as error:
             errors.append(error)
     if errors:

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
@@ -34,6 +35,14 @@ AFTER_ERROR_S = 2.0
 FIRST_HOLD_S, LONGEST_HOLD_S = 60.0, 300.0
 
 
+class _Hold(NamedTuple):
+    """Until when a failed table is left out, and for how many seconds that is."""
+
+    error: SluiceError
+    until: float
+    seconds: float
+
+
 class Holds:
     """Failed tables that the next rounds leave out: for a minute, then for two, up to five, the default schedule.
 
@@ -41,13 +50,11 @@ class Holds:
     """
 
     def __init__(self) -> None:
-        self._errors: dict[str, SluiceError] = {}
-        self._until: dict[str, float] = {}
-        self._seconds: dict[str, float] = {}
+        self._by_table: dict[str, _Hold] = {}
 
     def errors(self, now: float) -> dict[str, SluiceError]:
         """The tables to leave out, with the error of each."""
-        return {name: error for name, error in self._errors.items() if now < self._until[name]}
+        return {name: hold.error for name, hold in self._by_table.items() if now < hold.until}
 
     def note(self, tried: Collection[str], failed: Mapping[str, Exception], now: float) -> None:
         """Note what became of the tables that a round has tried to publish.
@@ -59,18 +66,17 @@ class Holds:
         """
         self.release({*tried} - failed.keys())
         for name, error in failed.items():
-            self._seconds[name] = min(2 * self._seconds.get(name, FIRST_HOLD_S / 2), LONGEST_HOLD_S)
-            self._until[name] = now + self._seconds[name]
+            last = self._by_table.get(name)
+            seconds = min(2 * last.seconds, LONGEST_HOLD_S) if last else FIRST_HOLD_S
             if not isinstance(error, SluiceError):
                 error = RetryableError(f"{type(error).__name__}: {error}", table=name)  # noqa: PLW2901
-            self._errors[name] = error
-            log.warning("%s is tried again in %.0f s: %s", name, self._seconds[name], error)
+            self._by_table[name] = _Hold(error, now + seconds, seconds)
+            log.warning("%s is tried again in %.0f s: %s", name, seconds, error)
 
     def release(self, names: Iterable[str]) -> None:
         """Leave these tables out no longer, and forget their failures."""
         for name in names:
-            self._errors.pop(name, None)
-            self._seconds.pop(name, None)
+            self._by_table.pop(name, None)
 
 
 def run(context: Context, group: str, client: AdminClient, *, seconds: float) -> int:

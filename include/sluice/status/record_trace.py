@@ -53,12 +53,15 @@ class Coordinates:
     offset: int
 
     @property
+    def at_offset(self) -> BooleanExpression:
+        """The filter for rows of the record, in a table of its topic alone."""
+        found: BooleanExpression = And(equal("_kafka_partition", self.partition), equal("_kafka_offset", self.offset))
+        return found
+
+    @property
     def filter(self) -> BooleanExpression:
         """The filter for rows of the record."""
-        found: BooleanExpression = And(
-            equal("_kafka_topic", self.topic),
-            And(equal("_kafka_partition", self.partition), equal("_kafka_offset", self.offset)),
-        )
+        found: BooleanExpression = And(equal("_kafka_topic", self.topic), self.at_offset)
         return found
 
 
@@ -176,7 +179,7 @@ def trace_record(
     seq = planned.batch_seq
     facts |= {"batch": seq, "planned_at": planned.at, "planned_by": planned.run_id}
     of_batch = [r for r in known if r.batch_seq == seq]
-    facts["raw"] = bool(_rows(staging, And(equal("batch_seq", seq), _at_offset(record)), ("_kafka_offset",)))
+    facts["raw"] = bool(_rows(staging, And(equal("batch_seq", seq), record.at_offset), ("_kafka_offset",)))
     last = cursor.read_staging_cursor(staging)
     if last is None or last.seq < (seq or 0):
         return RecordTrace(**facts, place=Place.GAP if gap else Place.PLANNED)
@@ -228,11 +231,6 @@ def _unplanned_place(record: Coordinates, staging: Table | None, kafka: OffsetRa
     if kafka is not None and record.offset >= kafka.end:
         return Place.FUTURE
     return Place.UNREAD
-
-
-def _at_offset(record: Coordinates) -> BooleanExpression:
-    found: BooleanExpression = And(equal("_kafka_partition", record.partition), equal("_kafka_offset", record.offset))
-    return found
 
 
 def _rows(table: Table | None, row_filter: BooleanExpression, columns: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -195,15 +195,12 @@ def build(contracts: Contracts, options: DagOptions) -> list[DAG]:
 
 
 def _schedule(group: Group) -> str | list[Asset] | None:
-    match group.settings.schedule:
-        case str(name) if name == ON_DATA:
-            from sluice_airflow import triggers
+    schedule = group.settings.schedule
+    if schedule == ON_DATA:
+        from sluice_airflow import triggers
 
-            return [triggers.unread_records(group)]
-        case str(name) if name == CONTINUOUS:
-            return "@continuous"
-        case other:
-            return other
+        return [triggers.unread_records(group)]
+    return "@continuous" if schedule == CONTINUOUS else schedule
 
 
 def _build_group(group: Group, options: DagOptions) -> DAG:
