@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -55,10 +56,15 @@ def settle(group: Group, catalog: Catalog, plan: Mapping[str, Any], *, run_id: s
 
 
 def settle_round(group: Group, catalog: Catalog, plan: Mapping[str, Any], *, run_id: str) -> None:
-    """Close the batches of one round of a continuous run; the outcomes are derived once, when the run has ended."""
+    """Close the batches of one round of a continuous run; the outcomes are derived once, when the run has ended.
+
+    Only tables of topics with work are read: a group may have many, and a round every two seconds.
+    """
     settlement = _Settlement(group, catalog, plan, run_id)
     for contract in group.contracts:
-        settlement.settle_table(contract)
+        if settlement.floor.keys() & {*contract.topics}:
+            with suppress(SluiceError):  # planning reports it, and the table's batches stay open
+                settlement.read_table(contract)
     settlement.write_ledger()
 
 
@@ -95,30 +101,39 @@ class _Settlement:
         self.unreported: list[LedgerRow] = []
 
     def settle_table(self, contract: Contract) -> Outcome:
-        """Derive the table's outcome, note what the application did not report, and clean up branches and tag."""
-        name, identifier = contract.table, table_names.typed(contract)
-        outcome = Outcome(name, warnings=self.plan["warnings"].get(name, []))
+        """Read the table as `read_table` does, and derive its outcome."""
+        outcome = Outcome(contract.table, warnings=self.plan["warnings"].get(contract.table, []))
         try:
-            load = partial(tables.load, self.catalog, identifier)
-            table = availability.isolate_table_failure(self.catalog, load, table=name)
-            unfinished_rollback.finish_pending_rollback(self.catalog, self.ledger, contract, table)
-            offsets = cursor.read_table_cursor(table)
+            table = self.read_table(contract)
         except SluiceError as error:
             outcome.state, outcome.error = "stopped", str(error)
             return outcome
-        self.offsets[name] = offsets
-        derive_outcome(outcome, self.run, offsets)
+        derive_outcome(outcome, self.run, self.offsets[contract.table])
+        self.unreported += self._unreported_failure(outcome)
+        outcome.snapshot_id = _last_commit(table)
+        outcome.location = table.location() if table else None
+        return outcome
+
+    def read_table(self, contract: Contract) -> Table | None:
+        """Note what the table holds and what the application did not report; clean up branches and tag.
+
+        Raises:
+            SluiceError: the table can't be read, or its offsets are unknown.
+        """
+        name, identifier = contract.table, table_names.typed(contract)
+        load = partial(tables.load, self.catalog, identifier)
+        table = availability.isolate_table_failure(self.catalog, load, table=name)
+        unfinished_rollback.finish_pending_rollback(self.catalog, self.ledger, contract, table)
+        self.offsets[name] = offsets = cursor.read_table_cursor(table)
         self.snapshots[name] = {
             topic: _publish_snapshots(table, topic, self.floor[topic])
             for topic in contract.topics
             if topic in self.floor
         }
-        self.unreported += [*self._unreported_batches(name, table), *self._unreported_failure(outcome)]
+        self.unreported += self._unreported_batches(name, table)
         if table is not None:
             self._clean_up_refs(table, identifier, {t: x.seq for t, x in offsets.items()}, contract.topics)
-        outcome.snapshot_id = _last_commit(table)
-        outcome.location = table.location() if table else None
-        return outcome
+        return table
 
     def write_ledger(self) -> None:
         """Write what the application did not report, and the batches that are closed, in one commit."""

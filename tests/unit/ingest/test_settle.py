@@ -201,6 +201,30 @@ def test_each_table_is_loaded_once(tmp_path: Path, catalog: Catalog, monkeypatch
     assert [loads[str(name)] for name in (("shop", "orders"), table_names.staging("orders"))] == [1, 1]
 
 
+def test_a_round_loads_the_tables_of_topics_with_work(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promises = promise(tmp_path)
+    for table in filled(catalog, promises, 2):
+        refs.repair_cursor_tag(catalog, table)
+    Ledger(catalog).append(plan_rows(batch(3)), run_id="r")
+    commit_batch(catalog, 3, "r")
+    mine = tmp_path / "contracts" / "shop.orders.yaml"
+    (mine.parent / "shop.other.yaml").write_text(mine.read_text().replace("orders", "other"))
+    group = contract_folder.load_contracts(mine.parent).group("shop")
+    loads: Counter[str] = Counter()
+    load = catalog.load_table
+    monkeypatch.setattr(catalog, "load_table", lambda name: loads.update([str(name)]) or load(name))
+    promised = {"tables": {"shop.orders": {"orders": [3]}, "shop.other": {"other": []}}}
+    settle.settle_round(group, catalog, promised, run_id="r")
+    assert {name for name in loads if "sluice'," not in name} == {
+        str(("shop", "orders")),
+        str(table_names.staging("orders")),
+    }
+    assert [r.batch_seq for r in told(catalog)] == [3]
+    assert [r.batch_seq for r in Ledger(catalog).rows({"orders": 2}, (LedgerState.SETTLED,))] == [3]
+
+
 def test_a_tag_is_not_healed_by_a_table_that_has_moved_on(tmp_path: Path, catalog: Catalog) -> None:
     seen, _ = filled(catalog, promise(tmp_path), 2)
     append(catalog.load_table("shop.orders"), 3, {STEP: "publish", **batch(3).properties()})
