@@ -31,6 +31,7 @@ class Job:
         arguments: The arguments of `main`.
         point: The point where it stops.
         mark: The file to create when it has stopped.
+        rounds: So many rounds of a continuous group end before it stops.
         waiting: It is at its point and waits until no other job has a commit to make.
     """
 
@@ -38,6 +39,7 @@ class Job:
     arguments: list[str]
     point: str
     mark: Path
+    rounds: int
     waiting: bool = False
 
     def stop(self) -> None:
@@ -64,7 +66,7 @@ def pass_jobs_to_threads() -> None:
 def job_stopping_at(point: str) -> Job | None:
     """Return this thread's job if it stops at `point`."""
     job: Job | None = vars(threading.current_thread()).get("job")
-    return job if job and job.point == point else None
+    return job if job and job.point == point and job.rounds == 0 else None
 
 
 def install_stops() -> None:  # noqa: C901 - a catalogue of points
@@ -151,6 +153,7 @@ def install_stops() -> None:  # noqa: C901 - a catalogue of points
         # The tasks have written their files, and the commit is blocked.
         "stage: files written": lambda point: uncommitted(point, stage, "read_from_kafka", "sluice_staging"),
         "publish: files written": lambda point: uncommitted(point, merge_batch, "merge_batch", "db"),
+        "before settle": lambda point: around(point, settle, "settle_round", before=lambda *_: True),
         "settle: tidied": lambda point: around(point, settle._Settlement, "_clean_up_refs", after=lambda *_: True),
         # Maintenance: files are rewritten and the commit is blocked; the expiry mark is set and nothing is deleted yet;
         # the results are not written yet.
@@ -164,6 +167,20 @@ def install_stops() -> None:  # noqa: C901 - a catalogue of points
     }
     for point in {job.point for job in JOBS if job.point}:
         points[point](point)
+
+
+def count_rounds() -> None:
+    """Make each job know how many of its rounds have ended."""
+    from sluice.ingest import settle
+
+    settle_round = settle.settle_round
+
+    def counted(*arguments: Any, **named: Any) -> None:
+        settle_round(*arguments, **named)
+        job: Job = vars(threading.current_thread())["job"]
+        job.rounds = max(job.rounds - 1, 0)
+
+    settle.settle_round = counted
 
 
 def run_jobs() -> int:
@@ -210,4 +227,5 @@ if __name__ == "__main__":
     sys.path[:0] = [str(repository / "include"), str(repository)]
     pass_jobs_to_threads()
     install_stops()
+    count_rounds()
     sys.exit(run_jobs())

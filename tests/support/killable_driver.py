@@ -34,12 +34,14 @@ class StoppingJob:
         point: The point; one of those in `driver_program`, or empty: it does not stop.
         module: The module with the job's `main`.
         arguments: The job's arguments without the run id; by default the group.
+        rounds: So many rounds of a continuous group end before it stops.
     """
 
     it: Lake
     point: str
     module: str = "jobs.ingest"
     arguments: Sequence[str] = ()
+    rounds: int = 0
 
     @property
     def mark(self) -> Path:
@@ -74,6 +76,7 @@ def running_driver(lake_folder: Path, *jobs: StoppingJob) -> Iterator[tuple[subp
                 "arguments": [*(job.arguments or ("--group", job.it.group)), "--run-id", "killed"],
                 "point": job.point,
                 "mark": str(job.mark),
+                "rounds": job.rounds,
             }
             for job in jobs
         ]

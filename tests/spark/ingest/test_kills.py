@@ -48,7 +48,18 @@ POINTS = [
 ]
 # Files without a commit, a branch that main lacks, half of the tables, and all but the ledger.
 KILLED_AT = usual(["stage: files written", "publish: before fast-forward", "published", "before the ledger"], POINTS)
-CONTINUOUS = "in a round of a continuous group"
+# In the second round of a continuous group: its plan is not in the ledger or is, and so on until it is closed.
+ROUND_POINTS = [
+    "before the ledger",
+    "after the ledger",
+    "stage: written",
+    "staged",
+    "publish: before fast-forward",
+    "published",
+    "before settle",
+    "settle: tidied",
+]
+KILLED_IN_ROUND_AT = usual(["after the ledger", "publish: before fast-forward", "settle: tidied"], ROUND_POINTS)
 STOPPED_AT = usual(["publish: before fast-forward"], ["stage: written", "publish: before fast-forward"])
 
 
@@ -87,22 +98,24 @@ def check(it: Lake, appended: str, merged: str) -> None:
 def test_the_driver_is_killed_and_the_next_run_goes_on(
     lake: Callable[..., Lake], lake_folder: Path, subtests: pytest.Subtests
 ) -> None:
-    lakes = {point: lake() for point in (*KILLED_AT, CONTINUOUS)}
-    names = {point: prepared(it) for point, it in lakes.items()}
-    jobs = [StoppingJob(lakes[point], point) for point in KILLED_AT]
-    it = lakes[CONTINUOUS]
-    stays = StoppingJob(it, "publish: before fast-forward", arguments=("--group", it.group, "--stay", "300"))
-    with stopped_driver(lake_folder, *jobs, stays) as process:
+    lakes = {point: lake() for point in KILLED_AT}
+    in_rounds = {f"{point} in the second round": lake() for point in KILLED_IN_ROUND_AT}
+    names = {point: prepared(it) for point, it in (lakes | in_rounds).items()}
+    jobs = [StoppingJob(it, point) for point, it in lakes.items()]
+    for point, it in zip(KILLED_IN_ROUND_AT, in_rounds.values(), strict=True):
+        it.send((n % 2, f"k{n % 30}", record(n)) for n in range(200, 220))  # after the frozen plan, so for round two
+        jobs.append(StoppingJob(it, point, arguments=("--group", it.group, "--stay", "600"), rounds=1))
+    with stopped_driver(lake_folder, *jobs) as process:
         it = lakes["stage: files written"]
         uncommitted(it, table_names.staging(it.topic))
         if (point := "publish: files written") in lakes:
             uncommitted(lakes[point], names[point][0])
         kill_driver(process)
-    for point, it in lakes.items():
+    for point, it in (lakes | in_rounds).items():
         with subtests.test(point):
-            if point in ("planned", "published", "before the ledger", "after the ledger"):
+            if point in ("planned", "published", "before the ledger", "after the ledger") or point in in_rounds:
                 # The records that came meanwhile wait for the plan that is frozen, or for one if all is published.
-                it.send((n % 2, f"k{n % 30}", record(n)) for n in range(200, 220))
+                it.send((n % 2, f"k{n % 30}", record(n)) for n in range(220, 240))
             it.drain(names[point][0])
             check(it, *names[point])
 
