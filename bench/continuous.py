@@ -83,7 +83,8 @@ def main(topic: str, rate: int, seconds: float) -> dict[str, Any]:
     threading.Timer(WARM_S, sample).start()
     threading.Timer(total - 1, sample).start()
     # Two more rounds, for the records that were sent last.
-    rounds.run(context, "bench", broker.make_admin_client(kafka), seconds=total + 2 * every.total_seconds() + 5)
+    term = rounds.Term(total + 2 * every.total_seconds() + 5)
+    rounds.run(context, "bench", broker.make_admin_client(kafka), term)
     producer.join()
     found = sorted(latencies(lake.load_table("db.stream"), topic, begins, begins + seconds))
     return {

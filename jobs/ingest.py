@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from pathlib import Path
 
 from sluice.contract import folder as contract_folder
 from sluice.ingest import application, rounds, run
@@ -22,6 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--group", required=True)
     parser.add_argument("--run-id", required=True)
     parser.add_argument("--stay", type=float, metavar="SECONDS", help="make one round after another for so long")
+    parser.add_argument("--end-file", type=Path, help="with --stay: end before the next round when this file exists")
     arguments = parser.parse_args(argv)
     # Not strict: an invalid file of another group must not stop this one, and planning has reported it.
     contracts = contract_folder.load_contracts(strict=False)
@@ -29,7 +31,8 @@ def main(argv: list[str] | None = None) -> int:
     kafka = broker.librdkafka_config()
     with application.start_spark(f"sluice ingest {arguments.group}", arguments.run_id, kafka) as context:
         if arguments.stay is not None:
-            return rounds.run(context, arguments.group, broker.make_admin_client(kafka), seconds=arguments.stay)
+            term = rounds.Term(arguments.stay, arguments.end_file)
+            return rounds.run(context, arguments.group, broker.make_admin_client(kafka), term)
         contracts = resolve_topics.resolve(contracts, context.catalog, None)  # planned topics have a staging table
         group = contracts.group(arguments.group)
         deadline = time.monotonic() + seconds

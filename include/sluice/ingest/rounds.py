@@ -10,13 +10,14 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
 from sluice.contract import folder as contract_folder
 from sluice.contract.folder import Contracts
-from sluice.errors import RetryableError, SluiceError
+from sluice.errors import BatchOrderError, FencedError, PlanLostError, RetryableError, SluiceError
 from sluice.iceberg import availability
 from sluice.ingest import great_expectations, outcome, settle
 from sluice.ingest.context import Context
@@ -33,6 +34,8 @@ OUTAGE_S = 120.0
 """How long Kafka or the catalog may be unavailable before the application fails, so that its task shows it."""
 AFTER_ERROR_S = 2.0
 FIRST_HOLD_S, LONGEST_HOLD_S = 60.0, 300.0
+OVERTAKEN = (PlanLostError, FencedError, BatchOrderError)
+"""What a rollback, an approved contract change or another driver does to a batch under way."""
 
 
 class _Hold(NamedTuple):
@@ -46,7 +49,8 @@ class _Hold(NamedTuple):
 class Holds:
     """Failed tables that the next rounds leave out: for a minute, then for two, up to five, the default schedule.
 
-    A blocked batch would fail again each round, and fill the ledger.
+    A blocked batch would fail again each round, and fill the ledger. A table that was overtaken is tried once more
+    in the next round, which plans from what its tables hold now.
     """
 
     def __init__(self) -> None:
@@ -67,7 +71,10 @@ class Holds:
         self.release({*tried} - failed.keys())
         for name, error in failed.items():
             last = self._by_table.get(name)
-            seconds = min(2 * last.seconds, LONGEST_HOLD_S) if last else FIRST_HOLD_S
+            if last:
+                seconds = min(max(2 * last.seconds, FIRST_HOLD_S), LONGEST_HOLD_S)
+            else:
+                seconds = 0.0 if isinstance(error, OVERTAKEN) else FIRST_HOLD_S
             if not isinstance(error, SluiceError):
                 error = RetryableError(f"{type(error).__name__}: {error}", table=name)  # noqa: PLW2901
             self._by_table[name] = _Hold(error, now + seconds, seconds)
@@ -79,22 +86,37 @@ class Holds:
             self._by_table.pop(name, None)
 
 
-def run(context: Context, group: str, client: AdminClient, *, seconds: float) -> int:
+class Term(NamedTuple):
+    """How long the application stays.
+
+    Attributes:
+        seconds: after so many no further round begins.
+        end_file: none begins either when this file exists, by which the task asks for its end.
+    """
+
+    seconds: float
+    end_file: Path | None = None
+
+
+def run(context: Context, group: str, client: AdminClient, term: Term) -> int:
     """Make rounds until the time is up. Returns the exit code.
 
     Args:
         group: its name; its settings say how often.
         client: for the watermarks.
-        seconds: after so many no further round begins.
+        term: how long.
 
     Raises:
         TerminalError: no round can succeed before somebody acts.
         RetryableError: Kafka or the catalog was unavailable for `OUTAGE_S`.
     """
     rounds = _Rounds(context, group, client)
-    ends = time.monotonic() + seconds
+    next_round = time.monotonic()
+    ends = next_round + term.seconds
     failing_since: float | None = None
-    while (began := time.monotonic()) < ends:
+    # It does not wait for the end of its time: until the next application starts, nothing is ingested.
+    while next_round < ends and not (term.end_file and term.end_file.exists()):
+        began = time.monotonic()
         try:
             with availability.translate_catalog_errors():
                 every = rounds.make(ends)
@@ -107,7 +129,9 @@ def run(context: Context, group: str, client: AdminClient, *, seconds: float) ->
             every = AFTER_ERROR_S
         if not rounds.is_spark_alive():
             return 2
-        time.sleep(max(min(began + every, ends) - time.monotonic(), 0.0))
+        next_round = max(began + every, time.monotonic())
+        if next_round < ends:
+            time.sleep(max(next_round - time.monotonic(), 0.0))
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.errors import BlockedError
+from sluice.errors import BlockedError, FencedError
 from sluice.ingest.rounds import Holds
 
 
@@ -30,3 +30,14 @@ def test_a_success_forgets_the_failures() -> None:
     holds.note(["db.a"], {"db.a": ValueError("no")}, 200)
     assert "db.a" in holds.errors(259)
     assert holds.errors(260) == {}
+
+
+def test_a_table_that_was_overtaken_is_tried_in_the_next_round_and_then_waits() -> None:
+    holds, error = Holds(), FencedError("Main moved.", table="db.a")
+    holds.note(["db.a"], {"db.a": error}, 0)
+    assert holds.errors(0) == {}
+    holds.note(["db.a"], {"db.a": error}, 2)
+    assert "db.a" in holds.errors(61)
+    assert holds.errors(62) == {}
+    holds.note(["db.a"], {"db.a": error}, 62)
+    assert "db.a" in holds.errors(181)
