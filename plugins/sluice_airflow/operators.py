@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from sluice.contract.groups import GroupSettings
+from sluice_airflow import turns
 from sluice_airflow.connections import fail_with_message, open_catalog
 from sluice_airflow.job_operator import JobOperator
 from sluice_airflow.sdk import AirflowException
@@ -22,18 +23,30 @@ class IngestOperator(JobOperator):
     """Runs `jobs/ingest.py` for a group.
 
     Args:
-        promised: The plan's expected work (`sluice.ingest.outcome`); without work the task is skipped, unless the group
-            is continuous.
+        promised: The plan's expected work (`sluice.ingest.outcome`); without work the task is skipped. None: the group
+            is continuous, and its application plans by itself.
     """
 
     template_fields = (*JobOperator.template_fields, "promised")
 
     def __init__(self, *, group: str, settings: GroupSettings, promised: Any = None, **kwargs: Any) -> None:
-        self.stays = settings.is_continuous
+        self.stays, self.settings = settings.is_continuous, settings
         stay = [f"--stay={settings.continuous.stay.total_seconds():.0f}"] if self.stays else []
         command = ["ingest.py", f"--group={group}", "--run-id={{ run_id }}", *stay]
         super().__init__(command=command, group=group, settings=settings, **kwargs)
         self.promised = promised
+
+    def execute(self, context: Any) -> None:
+        """Run the application; that of a continuous group ends early when other tasks of the group wait for the slot.
+
+        A driver on another machine can't see the file, and a service starts such drivers only.
+        """
+        if not self.stays or self.service:
+            super().execute(context)
+            return
+        with turns.watch_pool(self.group, self.settings, context["ti"]) as file:
+            self.application_args = [*(self.application_args or []), f"--end-file={file}"]
+            super().execute(context)
 
     def skip_reason(self) -> str | None:
         """Skip if the plan has no work."""

@@ -61,7 +61,7 @@ EXTRA_YAML = {
         "limits: {records_per_batch: 100, batches_per_commit: 1}\n"
     ),
     "killed.orders": "errors: {max_ratio: 0.5}\n",
-    "steady.orders": "maintenance: {snapshot_age: 1h}\n",
+    "steady.orders": "maintenance: {snapshot_age: 1h, min_input_files: 2}\n",
     "mixed.good": "expectations: [{type: expect_column_values_to_be_between, column: id, min_value: 0}]\n",
 }
 MAIL_NOTIFIER = {

@@ -45,7 +45,7 @@ GRAPH = f"""\
 event, unless `{dag_ids.WATCH_TABLES}` does; tables of a topic pattern are instances of **table**, except those without
 new data · **reviews** and **ask** start `{dag_ids.REVIEW_SCHEMA}` for contract changes that need approval.
 With nothing new to read, all tasks after `plan` are skipped, and no JVM starts.
-With `schedule: continuous`, **ingest** goes on: it plans and settles each further round itself."""
+With `schedule: continuous`, **ingest** stays: it starts beside `plan`, and plans and settles each round itself."""
 
 
 @task.short_circuit(ignore_downstream_trigger_rules=True)
@@ -97,8 +97,9 @@ def settle(group: str, promised: dict[str, Any] | None, *, run_id: str) -> dict[
         )
     # Skip idle tasks here: each would take a process for a second.
     context = get_current_context()
-    idle = [n for n in context["task"].downstream_task_ids if n in found and colour(found[n]) == SKIPPED]
-    idle += [] if promised["reviews"] else ["reviews"]
+    following = context["task"].downstream_task_ids
+    idle = [n for n in following if n in found and colour(found[n]) == SKIPPED]
+    idle += ["reviews"] if "reviews" in following and not promised["reviews"] else []
     if idle:
         context["ti"].xcom_push(BaseXCom.XCOM_RETURN_KEY, found)
         raise DownstreamTasksSkipped(tasks=idle)
@@ -231,16 +232,18 @@ def _build_group(group: Group, options: DagOptions) -> DAG:
             task_id="ingest",
             group=group.name,
             settings=settings,
-            promised=promised,
+            # A continuous application plans by itself, so it needs not wait: records do until it has started.
+            promised=None if settings.is_continuous else promised,
             service=options.service,
             pool=settings.pool,
             execution_timeout=settings.timeout,
         )
         settled = settle.override(execution_timeout=timeout)(group.name, promised, run_id="{{ run_id }}")
         ingest >> settled
-        # After settle, so that the review shows what this run has published and quarantined.
         found = reviews(promised)
-        settled >> found
+        if not settings.is_continuous:
+            # So that the review shows what this run has published and quarantined. A continuous run takes too long.
+            settled >> found
         TriggerDagRunOperator.partial(
             task_id="ask", trigger_dag_id=dag_ids.REVIEW_SCHEMA, skip_when_already_exists=True
         ).expand_kwargs(found)

@@ -55,7 +55,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, mailbox: Mailbox) -> Iterato
         "defaults: {schedule: null, retries: 1, retry_delay: 2s}\n"
         "kept: {maintenance: {seconds_per_turn: 1}}\n"
         "prompt: {schedule: on_data, on_data: {min_records: 50, max_wait: 5s}}\n"
-        "steady: {schedule: continuous, continuous: {every: 2s, stay: 45s}}\n"
+        "steady: {schedule: continuous, continuous: {every: 2s}, maintenance: {seconds_per_turn: 1}}\n"
         "maintenance: {rewrite_data_files: null, expire_snapshots: null, remove_orphan_files: null}\n"
         f"alerts: {{schedule: null, states: [blocked], notifiers: [{json.dumps(MAIL_NOTIFIER)}]}}\n"
     )

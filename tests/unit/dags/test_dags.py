@@ -266,6 +266,10 @@ def test_the_application_of_a_continuous_group_stays(airflow_env, contracts):
         "shop": ["--group=shop", "--run-id={{ run_id }}", "--stay=1200"],
         "crm": ["--group=crm", "--run-id={{ run_id }}"],
     }
+    # Neither the application nor a review waits for another task to end.
+    down = {name: dags[f"ingest_{name}"]["tasks"]["plan"]["down"] for name in ("shop", "crm")}
+    assert down == {"shop": ["reviews", "settle"], "crm": ["ingest", "reviews", "settle"]}
+    assert "reviews" not in dags["ingest_shop"]["tasks"]["settle"]["down"]
     assert dags["ingest_shop"]["schedule"] == "@continuous"
     # Airflow gives the second run the first one's logical date if there is no start date.
     assert (dags["ingest_shop"]["start"][:4], dags["ingest_crm"]["start"]) == ("2020", "None")
