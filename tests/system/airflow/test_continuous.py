@@ -74,7 +74,7 @@ def test_records_and_events_arrive_while_the_run_goes_on(stack: AirflowStack) ->
         assert tables[TABLE][0] == "success"
         stack.wait_until(lambda: runs(stack)[1:] and task_state(stack, 1, "ingest") == "running")
         ranges = {str(p): [0, 1] for p in (0, 1)}
-        state, tasks, _ = stack.run_dag("backfill", "outcome", table=TABLE, ranges=ranges, dry_run=False)
+        state, tasks, _ = stack.run_dag("backfill", "outcome", table=TABLE, ranges=ranges, why="again", dry_run=False)
         assert (state, tasks["spark_steady"]) == ("success", "success")
         stack.wait_until(lambda: [each["state"] for each in runs(stack)[:2]] == ["success", "success"], every=1.0)
     finally:
