@@ -80,10 +80,8 @@ _LISTED = {f.name: at for at, f in enumerate(MANIFEST_LIST_FILE_SCHEMAS[V3].fiel
 class _WritableMetadata(TableMetadataV3):
     """Metadata of version 3, written as that of version 2 is."""
 
-    def model_dump_json(
-        self, exclude_none: bool = True, exclude: Any | None = None, by_alias: bool = True, **kwargs: Any
-    ) -> str:
-        return IcebergBaseModel.model_dump_json(self, exclude_none, exclude, by_alias, **kwargs)
+    def model_dump_json(self, *arguments: Any, **options: Any) -> str:
+        return IcebergBaseModel.model_dump_json(self, *arguments, **options)
 
 
 def with_version_3(catalog: Catalog) -> Catalog:
@@ -195,7 +193,14 @@ def add_empty_snapshot(transaction: Transaction, properties: Mapping[str, str]) 
         first_row_id=first,
         added_rows=following - first,
     )
-    head = SetSnapshotRefUpdate(ref_name=MAIN_BRANCH, type=SnapshotRefType.BRANCH, snapshot_id=snapshot.snapshot_id)
+    head = SetSnapshotRefUpdate(
+        ref_name=MAIN_BRANCH,
+        type=SnapshotRefType.BRANCH,
+        snapshot_id=snapshot.snapshot_id,
+        max_ref_age_ms=None,
+        max_snapshot_age_ms=None,
+        min_snapshots_to_keep=None,
+    )
     unmoved = AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=parent_id)
     transaction._apply((AddSnapshotUpdate(snapshot=snapshot), head), (unmoved,))
 
