@@ -408,7 +408,7 @@ def test_an_upgraded_table_keeps_rows_row_ids_and_deletion_vectors_through_maint
 
     def send(first: int) -> None:
         fill(it, first)
-        assert it.run()[table]["state"] == "published"
+        it.drain(table)
 
     def ids() -> dict[str, int]:
         return {row["id"]: row["_row_id"] for row in it.spark.table(f"lake.{table}").select("id", "_row_id").collect()}
@@ -424,13 +424,13 @@ def test_an_upgraded_table_keeps_rows_row_ids_and_deletion_vectors_through_maint
     send(10)  # rewrites ten of the first rows
     assert set(delete_formats()) == {FileFormat.PARQUET}
     it.contract(table=table, mode="upsert", maintenance=settings, format_version=3)
-    it.plan()
+    send(20)
     assert it.catalog.load_table(table).format_version == 2, "it waits for the review"
     decision = ReviewDecision(approve=True, who="ann", why="all readers can", run_id="by hand")
     review_schema.answer_review(it.catalog, it.contracts, table, decision)
     send(40)  # replaces position deletes by deletion vectors
     it.send((n % 2, f"k{n}", None) for n in range(4))
-    it.run()
+    it.drain(table)
     assert FileFormat.PUFFIN in delete_formats()
     it.assert_folded(table)
     before = ids()
