@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -32,6 +33,8 @@ COLUMNS = [
     {"name": "text", "type": "string"},
 ]
 """The columns of a contract that names none."""
+FORMAT_VERSION = {"format_version": int(v)} if (v := os.environ.get("SLUICE_TEST_FORMAT_VERSION")) else {}
+"""What contracts say of the format version, unless a test does: nothing, or what the environment says."""
 TEXT_REQUIRED = [*COLUMNS[:2], {**COLUMNS[2], "required": True}]
 """The same, but a record without a text is quarantined."""
 
@@ -138,6 +141,7 @@ class Lake:
             "owner": "tests",
             "mode": "append",
             "columns": COLUMNS,
+            **FORMAT_VERSION,
             **changes,
         }
         # A single bad record of a test's few is too many, unless the test says otherwise.

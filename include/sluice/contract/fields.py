@@ -91,7 +91,7 @@ class ContractFields(StrictModel):  # type: ignore[no-redef] # two of its fields
         partition_by: Partition transforms: a column, or `year(c)`, `month(c)`, `day(c)`, `hour(c)`, `bucket(n, c)`,
             `truncate(n, c)`.
         properties: Iceberg table properties, in addition to Sluice's defaults.
-        format_version: Iceberg's format version. PyIceberg, which moves the branches, can't write version 3.
+        format_version: Iceberg's format version: 3 has deletion vectors and row lineage. A table's can be raised later.
         start: Where the first batch begins: `earliest`, `latest`, an ISO timestamp with a time zone, or
             `{partition: offset}` for a single topic.
         limits: How much one run reads.
@@ -128,7 +128,7 @@ class ContractFields(StrictModel):  # type: ignore[no-redef] # two of its fields
     where: Annotated[str, Field(min_length=1)] | None = None
     partition_by: Annotated[tuple[str, ...], ListField] = ()
     properties: Properties = Field(default_factory=dict)
-    format_version: Literal[2] = 2
+    format_version: Literal[2, 3] = 2
     start: StartPosition = "earliest"
     limits: Limits = Limits()
     transactional: StrictBool = False

@@ -129,6 +129,8 @@ class SchemaPolicy(StrictModel):
             `order` is read. Not `auto`.
         change_mask: A mask is removed or replaced, or a column without one reads a field that is or was masked.
         change_partitioning: Another `partition_by`, for what is written from then on.
+        upgrade_format: `format_version` 3 for a table of version 2: readers that lack it can't read the table any more,
+            and there is no way back. Not `auto`.
         change_nested: A field is added to, dropped from, or widened in a struct, also inside lists and maps.
     """
 
@@ -144,6 +146,7 @@ class SchemaPolicy(StrictModel):
     change_key: ChangePolicy = "review"
     change_mask: ChangePolicy = "review"
     change_partitioning: ChangePolicy = "review"
+    upgrade_format: ChangePolicy = "review"
     change_nested: ChangePolicy = "review"
 
     @model_validator(mode="after")
@@ -152,6 +155,7 @@ class SchemaPolicy(StrictModel):
         for kind, why in {
             "change_type": "Iceberg can't change a type in place, so the old column is kept under another name",
             "change_key": "Iceberg can't change the key of existing rows",
+            "upgrade_format": "Iceberg can't undo it",
         }.items():
             if getattr(self, kind) == "auto":
                 errors.add(kind, message=f"can't be auto: {why}; use review, ignore or refuse")

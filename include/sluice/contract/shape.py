@@ -14,7 +14,7 @@ from sluice.contract.contract import Contract
 
 OPERATIONAL = frozenset(
     {
-        "table", "topic", "topic_pattern", "group", "owner", "properties", "format_version", "start", "limits",
+        "table", "topic", "topic_pattern", "group", "owner", "properties", "start", "limits",
         "transactional", "errors", "expectations", "expectations_show_values", "freshness", "maintenance",
         "schema_policy", "doc",
     }

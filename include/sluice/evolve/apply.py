@@ -10,6 +10,7 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update import (
     AssertCurrentSchemaId,
     AssertRefSnapshotId,
+    UpgradeFormatVersionUpdate,
 )
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import IdentityTransform
@@ -25,7 +26,7 @@ from sluice.contract.values import KAFKA_COLUMNS
 from sluice.evolve.compat import staged_commit
 from sluice.evolve.diff import ContractChange, classify_column_change, nested_steps
 from sluice.evolve.pending_change import PendingChange
-from sluice.iceberg import refs, schema
+from sluice.iceberg import compat, refs, schema
 from sluice.iceberg.active_contract import CONTRACT_PROPERTY, ContractVersion, normalize_type
 
 CONTRACT_STEP = "contract"
@@ -35,8 +36,8 @@ CONTRACT_STEP = "contract"
 def find_obstacle(table: Table, old: Contract, new: Contract, changes: Sequence[ContractChange]) -> str | None:
     """Why the table can't be changed in place, and what to do instead; None where it can."""
     instead = f"Write to a new table name, load the history by DAG {dag_ids.BACKFILL}, then drop {old.table}."
-    if any(c.kind == "change_key" and not c.column for c in changes):
-        return f"The key of existing rows can't be changed. {instead}"
+    if why := _find_refusal(old, new, changes):
+        return f"{why} {instead}"
     before = previous_columns(old, new)
     renamed = {n: c.name for n, c in before.items() if c.name != n}
     existing = {c.name for c in old.columns}
@@ -60,6 +61,14 @@ def find_obstacle(table: Table, old: Contract, new: Contract, changes: Sequence[
         if change.kind == "change_type" and backup_name(was, table) is None:
             return f"No name is free to keep the old values of {was}: {was}_before_1 to _99 are taken. {instead}"
     return _name_conflict(table, old, new)
+
+
+def _find_refusal(old: Contract, new: Contract, changes: Sequence[ContractChange]) -> str | None:
+    if any(c.kind == "change_key" and not c.column for c in changes):
+        return "The key of existing rows can't be changed."
+    if new.format_version < old.format_version:
+        return f"A table of format version {old.format_version} can't become one of version {new.format_version}."
+    return None
 
 
 def _name_conflict(table: Table, old: Contract, new: Contract) -> str | None:
@@ -121,14 +130,15 @@ def commit_change(catalog: Catalog, change: PendingChange, version: ContractVers
     if old.partition_by != new.partition_by:
         _update_partitions(transaction, new)
     if table.metadata.current_snapshot_id is not None:
-        with transaction.update_snapshot({STEP: CONTRACT_STEP, RUN_ID: run_id}).fast_append():
-            pass
+        compat.add_empty_snapshot(transaction, {STEP: CONTRACT_STEP, RUN_ID: run_id})
     active = replace(version, schema_id=transaction.table_metadata.schema().schema_id)
     transaction.set_properties({CONTRACT_PROPERTY: active.to_json(), **_layout_properties(new)})
     stale = [n for n in _layout_properties(old) if n not in _layout_properties(new) and n in table.properties]
     if stale:
         transaction.remove_properties(*stale)
     updates, requirements = staged_commit(transaction)
+    if new.format_version > table.format_version:
+        updates = (*updates, UpgradeFormatVersionUpdate(format_version=new.format_version))
     as_read = (
         AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=table.metadata.current_snapshot_id),
         AssertCurrentSchemaId(current_schema_id=table.schema().schema_id),

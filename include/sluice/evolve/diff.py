@@ -161,6 +161,12 @@ def _whole(old: Contract, new: Contract, known: dict[str, Column]) -> Iterator[C
     if fields != list(new.partitioning):
         was, now = (", ".join(c.partition_by) or "none" for c in (old, new))
         yield ContractChange("change_partitioning", f"changes the partitions: {was} to {now}, for new files")
+    if old.format_version < new.format_version:
+        upgrade = f"changes Iceberg's format version from {old.format_version} to {new.format_version}"
+        yield ContractChange("upgrade_format", f"{upgrade}: every reader must support it, and it can't be undone")
+    elif old.format_version > new.format_version:
+        back = f"asks for format version {new.format_version}, but the table has {old.format_version}"
+        yield ContractChange("upgrade_format", f"{back}, and Iceberg can't change it back")
     a, b = ({k: v for k, v in shape.shape(c).items() if k not in _ELSEWHERE} for c in (old, new))
     changed = {k for k in a.keys() | b.keys() if a.get(k) != b.get(k) and not _renamed(k, a, b, now_called)}
     if "key" in changed and (read := [n for n in new.identifier if n in known and new.column(n).from_key]):
@@ -170,7 +176,7 @@ def _whole(old: Contract, new: Contract, known: dict[str, Column]) -> Iterator[C
         yield ContractChange(READ, f"reads records differently ({', '.join(sorted(changed))})")
 
 
-_ELSEWHERE = {"columns", "mode", "identifier", "partition_by", "valid_from"}
+_ELSEWHERE = {"columns", "mode", "identifier", "partition_by", "valid_from", "format_version"}
 
 
 def _key(contract: Contract) -> str:

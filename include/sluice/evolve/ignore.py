@@ -46,6 +46,8 @@ def omit_changes(old: Contract, new: Contract, ignored: Iterable[ContractChange]
     body |= _names(old, new, known, skipped)
     body["columns"] = [c.model_dump(mode="json", exclude_defaults=True) for c in columns]
     body["inputs"] = _inputs(columns, old, new, known, skipped)
+    if ("upgrade_format", "") in skipped:
+        body["format_version"] = old.format_version
     if any(("change_key", name) in skipped and was.from_key for name, was in known.items()):
         body["key"] = old.key.model_dump(mode="json", exclude_unset=True)
     if ("change_key", "") in skipped and not old.keyed:

@@ -60,7 +60,7 @@ def load(name: str | None = None) -> Catalog:
         if _kind(config) == "hive":
             # Spark's client for Hive 2 writes the same types: the metastore refuses a change of type.
             config = {"type": "hive", "hive.hive2-compatible": "true", **config}
-        return clock_check.add_clock_check(compat.with_hive_connections(_open(name, config)))
+        return clock_check.add_clock_check(compat.with_version_3(compat.with_hive_connections(_open(name, config))))
     except (ValueError, KeyError, NoSuchPropertyException) as error:
         raise ConfigError(
             f"PyIceberg cannot open the catalog {name!r}: {error}",

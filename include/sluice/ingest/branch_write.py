@@ -56,8 +56,8 @@ class BranchWrite:
             if self.base.metadata.current_snapshot_id is not None:
                 break
             base = compat.without_commit_retries(self.base)
-            with suppress(CommitFailedException), base.transaction() as change, change.update_snapshot().fast_append():
-                pass
+            with suppress(CommitFailedException), base.transaction() as change:
+                compat.add_empty_snapshot(change, {})
             self.base = self.context.catalog.load_table(identifier)
 
     @property

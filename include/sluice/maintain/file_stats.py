@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import PrimitiveType
 
-from sluice.iceberg import snapshots
+from sluice.iceberg import compat, snapshots
 from sluice.ledger.maintenance_table import FileCounts
 
 BUDGET_S = 0.7
@@ -119,7 +119,7 @@ def read_files(table: Table, *, target: int, delete_ratio: float, budget: float 
     data: list[DataFile] = []
     deletes: list[DataFile] = []
     partitions: dict[Key, PartitionFiles] = defaultdict(PartitionFiles)
-    fetch = partial(ManifestFile.fetch_manifest_entry, io=table.io, discard_deleted=True)
+    fetch = partial(compat.read_live_entries, io=table.io)
     with ThreadPoolExecutor(CONCURRENT_MANIFESTS) as pool:
         for chunk in _chunks(_newest_first(table, manifests)):
             if time.monotonic() > until:
@@ -187,7 +187,7 @@ def _count_deletes(files: list[DataFile]) -> tuple[dict[str, int], dict[Key, lis
     for file in files:
         lower = (file.lower_bounds or {}).get(_DELETED_FILE_PATH)
         upper = (file.upper_bounds or {}).get(_DELETED_FILE_PATH)
-        path = lower.decode() if lower and lower == upper else None
+        path = compat.referenced_data_file(file) or (lower.decode() if lower and lower == upper else None)
         targets[_partition_key(file)].append(path)
         if path:
             deleted_rows[path] += file.record_count

@@ -32,7 +32,8 @@ from tests.support.thorough import usual
 
 # How long the catalog stays away; a minute and more passes as well, but takes that long.
 AWAY_S = float(os.environ.get("SLUICE_TEST_AWAY_S", "5"))
-MODES = usual(["upsert"], ["append", "upsert"])
+# The fence is the same in both of Iceberg's format versions.
+KINDS = [(mode, version) for mode in ("append", "upsert") for version in (2, 3)]
 
 
 def driver(it: Lake, run_id: str) -> Context:
@@ -95,23 +96,23 @@ def test_two_drivers_stage_one_batch(
 
 
 @pytest.mark.parametrize(
-    ("fresh", "point", "mode"),
+    ("fresh", "point", "mode", "version"),
     usual(
-        [(True, "create_branch", "append"), (False, "fast_forward_main", "upsert")],
+        [(True, "create_branch", "append", 3), (False, "fast_forward_main", "upsert", 2)],
         [
-            (fresh, point, mode)
+            (fresh, point, *kind)
             for fresh in (True, False)
             for point in ("create_branch", "fast_forward_main")
-            for mode in ("append", "upsert")
+            for kind in KINDS
         ],
     ),
 )
 def test_two_drivers_publish_one_batch(
-    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, point: str, fresh: bool, mode: str
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, point: str, fresh: bool, mode: str, version: int
 ) -> None:
     it = lake()
     it.create_topic(2)
-    table = it.contract(mode=mode)
+    table = it.contract(mode=mode, format_version=version)
     if not fresh:
         fill(it, 0)
         it.run()
@@ -131,13 +132,13 @@ def test_two_drivers_publish_one_batch(
     check(it, table)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "version"), usual([("upsert", 3)], KINDS))
 def test_both_land_in_the_same_moment_and_one_wins(
-    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, mode: str
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, mode: str, version: int
 ) -> None:
     it = lake()
     it.create_topic(2)
-    table = it.contract(mode=mode)
+    table = it.contract(mode=mode, format_version=version)
     fill(it, 0)
     it.run()  # or one may see the other make the first, empty snapshot, and stop before it fast-forwards main
     fill(it, 100)
@@ -164,13 +165,13 @@ def test_both_land_in_the_same_moment_and_one_wins(
     check(it, table)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "version"), usual([("upsert", 2)], KINDS))
 def test_a_zombie_wakes_up_after_its_successor_has_gone_on(
-    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, mode: str
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, mode: str, version: int
 ) -> None:
     it = lake()
     it.create_topic(2)
-    table = it.contract(mode=mode)
+    table = it.contract(mode=mode, format_version=version)
     fill(it, 0)
     batch = planned(it)
     at_stage = PausedCall(monkeypatch, BranchWrite, "fast_forward_main", by_run("zombie stage"))
@@ -248,13 +249,13 @@ def moves_main(updates: Any) -> bool:
     return any(isinstance(u, SetSnapshotRefUpdate) and u.ref_name == refs.MAIN for u in updates)
 
 
-@pytest.mark.parametrize(("applied", "mode"), [(True, "append"), (False, "upsert")])
+@pytest.mark.parametrize(("applied", "mode", "version"), [(True, "append", 3), (False, "upsert", 2)])
 def test_the_answer_to_a_landing_is_lost(
-    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, applied: bool, mode: str
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, applied: bool, mode: str, version: int
 ) -> None:
     it = lake()
     it.create_topic(2)
-    table = it.contract(mode=mode)
+    table = it.contract(mode=mode, format_version=version)
     fill(it, 0)
     batch = planned(it)
     unlucky = driver(it, "unlucky")

@@ -18,12 +18,14 @@ from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
 from sluice.batch import CURSOR_TAG, NEXT_OFFSETS, PUBLISHED_THROUGH
-from sluice.iceberg import cursor, own_table, refs, snapshots, table_names
+from sluice.evolve.pending_change import ReviewDecision
+from sluice.iceberg import compat, cursor, own_table, refs, snapshots, table_names
 from sluice.ingest.branch_write import BranchWrite
 from sluice.ledger import maintenance_table
 from sluice.ledger.maintenance_table import Action, ActionResult
-from sluice.maintain import assess, expire, expiry_plan, maintain, procedures, targets
+from sluice.maintain import assess, expire, expiry_plan, file_stats, maintain, procedures, targets
 from sluice.maintain.expiry_plan import AssessmentInputs
+from sluice.operate import review_schema
 from sluice.plan import resolve_topics
 from tests.support import runbook
 from tests.support import table_files as support
@@ -394,6 +396,63 @@ def test_orphans_go_and_live_and_young_files_stay(lake: Callable[..., Lake]) -> 
             it.catalog.load_table(name).scan(snapshot_id=snapshot.snapshot_id).to_arrow()
     check(it, appended, merged)
     beside_a_damaged_table(it, appended)
+
+
+def test_an_upgraded_table_keeps_rows_row_ids_and_deletion_vectors_through_maintenance(
+    lake: Callable[..., Lake],
+) -> None:
+    it = lake()
+    it.create_topic(2)
+    settings = {**STRICT, "min_input_files": 3, "delete_ratio": 1.0}
+    table = it.contract(mode="upsert", maintenance=settings)
+
+    def send(first: int) -> None:
+        fill(it, first)
+        it.drain(table)
+
+    def ids() -> dict[str, int]:
+        return {row["id"]: row["_row_id"] for row in it.spark.table(f"lake.{table}").select("id", "_row_id").collect()}
+
+    def delete_formats() -> list[FileFormat]:
+        head = it.catalog.load_table(table)
+        live = [e.data_file for m in file_stats._head_manifests(head) for e in compat.read_live_entries(m, head.io)]
+        vectors = [compat.referenced_data_file(f) for f in live if f.file_format == FileFormat.PUFFIN]
+        assert None not in vectors and len(set(vectors)) == len(vectors), "one for each data file"
+        return [f.file_format for f in live if f.content != DataFileContent.DATA]
+
+    send(0)
+    send(10)  # rewrites ten of the first rows
+    assert set(delete_formats()) == {FileFormat.PARQUET}
+    it.contract(table=table, mode="upsert", maintenance=settings, format_version=3)
+    send(20)
+    assert it.catalog.load_table(table).format_version == 2, "it waits for the review"
+    decision = ReviewDecision(approve=True, who="ann", why="all readers can", run_id="by hand")
+    review_schema.answer_review(it.catalog, it.contracts, table, decision)
+    send(40)  # replaces position deletes by deletion vectors
+    it.send((n % 2, f"k{n}", None) for n in range(4))
+    it.drain(table)
+    assert FileFormat.PUFFIN in delete_formats()
+    it.assert_folded(table)
+    before = ids()
+    assert len(set(before.values())) == len(before)
+
+    old = time.time() - 4 * 86_400
+    for path in files(it.catalog.load_table(table)):
+        os.utime(path, (old, old))
+    vectors = {path for path in files(it.catalog.load_table(table)) if path.suffix == ".puffin"}
+    for action in (Action.EXPIRE, Action.ORPHANS):
+        assert good(run(it, action, table))[table].state == "done"
+        it.assert_folded(table)
+        assert ids() == before
+    assert vectors & files(it.catalog.load_table(table))
+    assert good(run(it, Action.REWRITE, table))[table].state == "done"
+    assert delete_formats() == []
+    it.assert_folded(table)
+    assert ids() == before, "a rewrite keeps the ids of rows"
+    send(50)
+    it.assert_folded(table)
+    same = {key: ids()[key] for key in before if key in ids()}
+    assert same == {key: before[key] for key in same}, "so does an update"
 
 
 def test_what_lies_where_a_property_sends_files_goes_and_what_may_be_somebody_elses_stays(

@@ -338,7 +338,7 @@ def test_properties_become_text_and_keep_the_invariants():
     ("fields", "at", "message"),
     [
         ({"mode": "upsrt"}, "mode", "'upsrt' is not 'append', 'upsert' or 'history' (did you mean 'upsert'?)"),
-        ({"format_version": 3}, "format_version", "3 is not 2"),
+        ({"format_version": 1}, "format_version", "1 is not 2 or 3"),
         ({"owner": 5}, "owner", "must be text, not 5: put it in quotes"),
         ({"owner": ""}, "owner", "must not be empty"),
         ({"columns": []}, "columns", "must not be empty"),

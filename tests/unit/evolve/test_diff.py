@@ -194,6 +194,7 @@ CASES: dict[str, tuple[Contract, Contract, list[tuple[str, str]]]] = {
     "a nested type that can't be": (
         contract(STRUCT), contract(with_n(type="struct<a: string, b: string>")), [("change_type", "n")],
     ),
+    "format version": (contract(), contract(format_version=3), [("upgrade_format", "")]),
     "partitions": (contract(), contract(partition_by=["bucket(4, id)"]), [("change_partitioning", "")]),
     "partitions by a column that is renamed": (
         contract(partition_by=["n"]), contract(with_n(name="m", source="n", renamed_from="n"), partition_by=["m"]),
@@ -456,7 +457,7 @@ def test_the_policy_by_default_and_what_can_not_be_automatic():
     safe = {"add_column", "widen", "make_optional", "reorder", "document"}
     assert {k for k, v in SchemaPolicy().model_dump().items() if v == "auto"} == safe
     assert {v for k, v in SchemaPolicy().model_dump().items() if k not in safe} == {"review"}
-    for kind in ("change_key", "change_type"):
+    for kind in ("change_key", "change_type", "upgrade_format"):
         with pytest.raises(ValidationError, match="can't be auto"):
             contract(schema_policy={kind: "auto"})
 

@@ -53,7 +53,7 @@ KEYED = {"mode": "upsert", "identifier": ["id"]}
 @pytest.fixture
 def catalog(tmp_path):
     made = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
-    yield made
+    yield compat.with_version_3(made)
     made.close()
 
 
@@ -96,6 +96,7 @@ KINDS = {
     "change_key": (COLUMNS, KEYED),
     "change_mask": (column(2, mask=None), {}),
     "change_partitioning": (COLUMNS, {"partition_by": ["bucket(4, id)"]}),
+    "upgrade_format": (COLUMNS, {"format_version": 3}),
     "change_nested": (column(3, type="struct<zip: long, at: list<struct<x: long, y: date>>, city: string>"), {}),
 }
 
@@ -137,7 +138,7 @@ def test_every_kind_by_every_policy(catalog, kind):
             evolve.decide(catalog, asks(kind, "review"), ReviewDecision(approve=True, who="ann", why="yes", run_id="r"))
         same()
         return
-    if kind == "change_type":
+    if kind in ("change_type", "upgrade_format"):
         evolve.decide(catalog, asks(kind, "review"), ReviewDecision(approve=True, who="ann", why="yes", run_id="r"))
     else:
         evolve.apply_pending(catalog, asks(kind, "auto"), run_id="r")
@@ -146,7 +147,7 @@ def test_every_kind_by_every_policy(catalog, kind):
     assert (told.version, list(told.kinds), told.id) == (
         2,
         [kind],
-        shape_id(asks(kind, "auto" if kind != "change_type" else "review")),
+        shape_id(asks(kind, "auto" if kind not in ("change_type", "upgrade_format") else "review")),
     )
     assert shape_id(resolve_active_contract(now, asks(kind, "review"))) == told.id
     assert compare_contracts(resolve_active_contract(now, old), asks(kind, "review")) == ()
@@ -158,6 +159,27 @@ def test_every_kind_by_every_policy(catalog, kind):
     assert [(r.version, r.snapshot_id) for r in applied] == [(1, None), (2, now.current_snapshot().parent_snapshot_id)]
     # Once more changes nothing.
     evolve.apply_pending(catalog, asks(kind, "review"), run_id="r")
+    assert catalog.load_table("ns.t").metadata_location == now.metadata_location
+
+
+def test_the_format_version_is_raised_and_never_lowered(catalog):
+    fill(made(catalog, contract()), id=1, n=2)
+    newer = contract(format_version=3)
+    found = evolve.apply_pending(catalog, newer, run_id="r")
+    assert (found.review, found.due) == ("open", False)
+    assert "changes Iceberg's format version from 2 to 3" in found.summary()
+    evolve.decide(catalog, newer, ReviewDecision(approve=True, who="ann", why="readers can", run_id="r"))
+    now = catalog.load_table("ns.t")
+    assert (now.format_version, now.metadata.next_row_id) == (3, 0)
+    # The next change gives the old rows their ids.
+    evolve.apply_pending(catalog, contract([*COLUMNS, TEXT | {"name": "x"}], format_version=3), run_id="r")
+    now = catalog.load_table("ns.t")
+    assert (now.current_snapshot().added_rows, now.metadata.next_row_id) == (1, 1)
+    assert len(now.scan().to_arrow()) == 1
+    older = contract([*COLUMNS, TEXT | {"name": "x"}])
+    assert "asks for format version 2" in evolve.apply_pending(catalog, older, run_id="r").summary()
+    with pytest.raises(RefusedError, match=r"version 3 can't become one of version 2\. Write to a new table name"):
+        evolve.decide(catalog, older, ReviewDecision(approve=True, who="ann", why="yes", run_id="r"))
     assert catalog.load_table("ns.t").metadata_location == now.metadata_location
 
 
@@ -241,7 +263,7 @@ def test_a_column_that_shows_what_is_hidden_by_way_of_another_one_can_not_be_ign
 
 def test_many_changes_are_one_commit_and_go_back_by_another(catalog):
     made(catalog, contract())
-    policy = {"schema_policy": {k: "auto" for k in KINDS if k not in ("change_key", "change_type")}}
+    policy = {"schema_policy": {k: "auto" for k in KINDS if k not in ("change_key", "change_type", "upgrade_format")}}
     new = contract(
         [
             {"name": "x", "type": "decimal(9, 2)", "doc": "new"},
