@@ -139,6 +139,8 @@ def connect(pipe: Pipe, *, tasks: int = 2, settings: Mapping[str, str] | None = 
         "key.converter": "org.apache.kafka.connect.storage.StringConverter",
         "value.converter": "org.apache.kafka.connect.json.JsonConverter",
         "value.converter.schemas.enable": "false",
+        # The sink commits only when the worker calls it, which without new records is this often, by default 60 s.
+        "offset.flush.interval.ms": "1000",
         "offset.storage.file.filename": str(pipe.folder / "connect.offsets"),
     }
     connector = {
