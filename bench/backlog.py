@@ -1,12 +1,15 @@
-"""(a) A JSON backlog through stage, check and publish, compared with a hand-written Structured Streaming job."""
+"""(a) A JSON backlog through stage, check and publish, compared with other ways from Kafka into Iceberg.
+
+They are a hand-written Structured Streaming job, Flink, and Kafka Connect's sink.
+"""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-from bench import feed
-from bench.lab import SCHEMA, Lab, contract, say
+from bench import feed, peers
+from bench.lab import SCHEMA, Lab, contract, judge, say
 
 TOPIC, FIRST = "backlog", "first"
 SPARK_DEFAULTS = {
@@ -15,12 +18,24 @@ SPARK_DEFAULTS = {
     "spark.sql.iceberg.planning.preserve-data-grouping": "false",
     "spark.scheduler.mode": "FIFO",
 }
+UNCAPPED, CAPPED, STREAMING = "no cap", "capped", "5 s"
+Found = dict[tuple[str, str, str], dict[str, Any]]
+"""What was found, by mode, batches, and who wrote."""
 
 
 def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
-    """Produce one backlog and ingest it with each writer, with and without a cap, each in a separate driver."""
+    """Produce one backlog, ingest it with each writer in separate processes, and compare with the targets."""
     count = records or (300_000 if quick else 5_000_000)
     keys = max(count // 5 // 4, 1) * 4
+    produce(lab, count, keys)
+    found: Found = {}
+    for mode, rows in (("append", count), ("upsert", keys)):
+        found |= measure_mode(lab, mode, count, rows, tuned=not quick)
+    targets(found)
+
+
+def produce(lab: Lab, count: int, keys: int) -> None:
+    """Fill the topic, and make the class archive of Sluice's driver."""
     say(f"\n(a) backlog: {count:,} JSON records of 100 B, {keys:,} distinct keys, 4 partitions")
     feed.create(lab.broker.bootstrap, [TOPIC, FIRST])
     feed.backlog(lab.broker.bootstrap, FIRST, 10_000, 2_000)
@@ -28,32 +43,73 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
     began = time.monotonic()
     feed.backlog(lab.broker.bootstrap, TOPIC, count, keys)
     say(f"    produced in {time.monotonic() - began:.0f} s")
-    caps = {"no cap": count, "capped": max(count // 5, 1)}
-    say(f"    capped: at most {caps['capped']:,} records per batch or trigger (maxOffsetsPerTrigger)")
-    for mode, expected, target in (("append", count, 1.0), ("upsert", keys, 2.0)):
-        for cap_name, cap in caps.items():
-            rate: dict[str, float] = {}
-            # "by hand" runs on the defaults of Spark and the JVM, "tuned" with Sluice's settings.
-            for who in ("sluice", "by hand") if quick else ("sluice", "by hand", "tuned"):
-                found = _one(lab, who, mode, cap)
-                if found["rows"] != expected:
-                    raise SystemExit(f"{who}, {mode}: {found['rows']} rows instead of {expected}")
-                rate[who] = count / found["seconds"]
-                parts = ", ".join(f"{k} {v:.1f}" for k, v in found["parts"].items())
-                say(
-                    f"    {mode:7} {cap_name:7} {who:8} {found['seconds']:6.1f} s {rate[who]:10,.0f} records/s   "
-                    f"CPU {found['cpu']:.0f} s   {parts}"
-                )
-            ratios = ", ".join(f"{rate['sluice'] / r:.2f} x {who}" for who, r in rate.items() if who != "sluice")
-            say(f"    {mode:7} {cap_name:7} {ratios} (target {target} x by hand)")
 
 
-def _one(lab: Lab, who: str, mode: str, cap: int, topic: str = TOPIC) -> Any:
+def measure_mode(lab: Lab, mode: str, count: int, rows: int, *, tuned: bool = True) -> Found:
+    """Ingest the backlog with each writer in one mode, and print each result.
+
+    Args:
+        lab: The place for measurements.
+        mode: `append` or `upsert`.
+        count: The records of the topic.
+        rows: The rows of a right table.
+        tuned: Whether the hand-written job also runs with Sluice's settings.
+
+    Raises:
+        SystemExit: A table has another number of rows.
+    """
+    found: Found = {}
+    # "by hand" runs on the defaults of Spark and the JVM, "tuned" with Sluice's settings.
+    spark_writers = ("sluice", "by hand", "tuned") if tuned else ("sluice", "by hand")
+    caps = {UNCAPPED: count, CAPPED: max(count // 5, 1)}
+    say(f"    {mode}; capped: at most {caps[CAPPED]:,} records per batch or trigger (maxOffsetsPerTrigger)")
+    for cap_name, cap in caps.items():
+        for who in spark_writers:
+            found[mode, cap_name, who] = _one(lab, who, mode, cap)
+            _report(mode, cap_name, who, found[mode, cap_name, who], count, rows)
+    for who in peers.fetched(peers.OF_MODE[mode]):
+        found[mode, STREAMING, who] = peers.copy(lab, who, TOPIC, count, upsert=mode == "upsert")
+        _report(mode, STREAMING, who, found[mode, STREAMING, who], count, rows)
+    return found
+
+
+def _report(mode: str, batches: str, who: str, found: dict[str, Any], count: int, rows: int) -> None:
+    if found["rows"] != rows:
+        raise SystemExit(f"{who}, {mode}: {found['rows']} rows instead of {rows}")
+    whole = found["whole"]
+    parts = ", ".join(f"{k} {v:.1f}" for k, v in found["parts"].items())
+    say(
+        f"    {mode:7} {batches:7} {who:8} {found['seconds']:6.1f} s {count / found['seconds']:10,.0f} records/s   "
+        f"CPU {found['cpu']:5.1f} s; whole processes {whole.seconds:6.1f} s, CPU {whole.cpu:5.1f} s   {parts}"
+    )
+
+
+def targets(found: Found) -> None:
+    """Print each target with what was reached."""
+
+    def cpu(mode: str, other: str, batches: str) -> float | None:
+        """Sluice's CPU time in whole processes, in that of another writer."""
+        if (mode, batches, other) not in found:
+            return None
+        return float(found[mode, CAPPED, "sluice"]["whole"].cpu / found[mode, batches, other]["whole"].cpu)
+
+    def rate(cap_name: str) -> float:
+        """Sluice's records per second from a ready session, in those of the hand-written MERGE."""
+        return float(found["upsert", cap_name, "by hand"]["seconds"] / found["upsert", cap_name, "sluice"]["seconds"])
+
+    judge("append, capped: CPU, whole processes, in Flink's", cpu("append", peers.FLINK, STREAMING), most=1.1)
+    judge("append, capped: CPU, whole processes, in that by hand", cpu("append", "by hand", CAPPED), most=0.8)
+    judge("upsert, capped: rate, in that of MERGE by hand", rate(CAPPED), least=2.5)
+    judge("upsert, capped: CPU, whole processes, in Flink's", cpu("upsert", peers.FLINK, STREAMING), most=1.0)
+    judge("upsert, one batch: rate, in that of MERGE by hand", rate(UNCAPPED), least=1.7)
+
+
+def _one(lab: Lab, who: str, mode: str, cap: int, topic: str = TOPIC) -> dict[str, Any]:
     lake = lab.lake(tuned=who != "by hand")
     contract(lake, "db.target", topic, mode=mode, limits={"records_per_batch": cap, "seconds_per_run": 3000})
     found = lab.drive(lake, "bench.backlog", who=who, what=mode, cap=cap)
     lab.drop(lake)
-    return found
+    return {**found, "whole": lab.whole}
 
 
 def main(who: str, what: str, cap: int) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -12,6 +14,8 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -33,6 +37,17 @@ def say(text: str = "") -> None:
     print(text, flush=True)
 
 
+def judge(what: str, reached: float | None, *, most: float | None = None, least: float | None = None) -> None:
+    """Print a target, what was reached (None: not measured), and whether the target is met or missed."""
+    wanted = f"at least {least}" if least is not None else f"at most {most}"
+    if reached is None:
+        result = "NOT MEASURED"
+    else:
+        met = reached >= least if least is not None else reached <= (most or 0)
+        result = f"{reached:6.2f}   {'met' if met else 'MISSED'}"
+    say(f"    target  {what:58} {wanted:14} {result}")
+
+
 def driver_env(folder: Path, *, tuned: bool) -> dict[str, str]:
     """Return the variables that set how a driver and its JVM start.
 
@@ -52,13 +67,43 @@ def driver_env(folder: Path, *, tuned: bool) -> dict[str, str]:
     return {"PYSPARK_SUBMIT_ARGS": arguments, **({"SPARK_HOME": str(home)} if home else {})}
 
 
+@dataclass(frozen=True)
+class Whole:
+    """What whole processes took, from the start of the first to the end of the last.
+
+    Attributes:
+        seconds: By the clock.
+        cpu: Of the processor.
+    """
+
+    seconds: float
+    cpu: float
+
+    @staticmethod
+    def mark() -> Whole:
+        """Return the time, and the CPU seconds of all descendants that have ended."""
+        spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return Whole(time.monotonic(), spent.ru_utime + spent.ru_stime)
+
+    def since(self, before: Whole) -> Whole:
+        """Return the difference between two marks."""
+        return Whole(self.seconds - before.seconds, self.cpu - before.cpu)
+
+
 class Lab:
-    """The folder and its broker, for a `with` block."""
+    """The folder and its broker, for a `with` block.
+
+    Attributes:
+        folder: The folder.
+        broker: The broker.
+        whole: What the processes of the last `call` or `drive` took.
+    """
 
     def __init__(self, *, keep: bool = False) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
         self.broker = EmbeddedBroker(self.folder / "kafka")
         self._keep = keep
+        self.whole = Whole(0, 0)
 
     def __enter__(self) -> Self:
         try:
@@ -128,7 +173,8 @@ class Lab:
             SystemExit: It failed; the message has the end of its log.
         """
         env = {k: v for k, v in os.environ.items() if not k.startswith(("PYICEBERG_", "SLUICE_"))} | lake
-        with log.open("ab") as stream:
+        before = Whole.mark()
+        with log.open("ab") as stream, _adopted_orphans():
             process = subprocess.Popen(
                 command, cwd=REPOSITORY, env=env, stdout=stream, stderr=stream, start_new_session=True
             )
@@ -138,6 +184,7 @@ class Lab:
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
+        self.whole = Whole.mark().since(before)
         if code:
             tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:])
             raise SystemExit(f"{' '.join(command[:4])} ended with {code}:\n{tail}")
@@ -147,8 +194,24 @@ class Lab:
         end = time.monotonic() + seconds
         with contextlib.suppress(ProcessLookupError):
             while time.monotonic() < end:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(-group, os.WNOHANG)
                 os.killpg(group, 0)
-                time.sleep(0.1)
+                time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def _adopted_orphans() -> Iterator[None]:
+    """Become the parent of processes whose parent ends, as a driver's JVM: otherwise their CPU time is not known."""
+    linux = sys.platform == "linux"
+    subreaper = 36  # PR_SET_CHILD_SUBREAPER
+    if linux:
+        ctypes.CDLL(None).prctl(subreaper, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        if linux:
+            ctypes.CDLL(None).prctl(subreaper, 0, 0, 0, 0)
 
 
 def contract(lake: dict[str, str], table: str, topic: str, **changes: Any) -> None:

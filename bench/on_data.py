@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import feed, trigger
-from bench.lab import Lab, say
+from bench.lab import Lab, judge, say
 
 BURSTS, GROUPS, IDLE_S = 4, 100, 120.0
 SETTINGS = "defaults: {schedule: on_data, on_data: {min_records: 1000, max_wait: 5s}}\n"
@@ -17,12 +17,12 @@ SETTINGS = "defaults: {schedule: on_data, on_data: {min_records: 1000, max_wait:
 def measure(lab: Lab, *, quick: bool, records: int | None) -> None:  # noqa: ARG001
     """Send bursts of records to one group's topic, and let many groups wait for records that don't come."""
     count = 10 if quick else GROUPS
-    say(f"\n(l) on_data, bursts of {trigger.RECORDS:,} records (target 15 s), and {count} waiting groups (target 1 %)")
+    say(f"\n(l) on_data, bursts of {trigger.RECORDS:,} records, and {count} waiting groups")
     with trigger.services(lab, [trigger.TABLE], SETTINGS) as home:
         for number in range(2 if quick else BURSTS):
-            say(f"    burst {number + 1}: in the table {_burst(home, number):.1f} s after it was sent")
+            judge(f"burst {number + 1}: seconds from sent to in the table", _burst(home, number), most=15)
     with trigger.services(lab, [f"db.wait{n:03d}" for n in range(count)], SETTINGS) as home:
-        say(f"    {count} waiting groups: {_idle(home, count):.2%} of a core in the triggerer")
+        judge(f"{count} waiting groups: per cent of a core in the triggerer", 100 * _idle(home, count), most=1)
 
 
 def _burst(home: Path, number: int) -> float:
