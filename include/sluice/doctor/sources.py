@@ -182,12 +182,8 @@ def _check_clock(client: AdminClient, partitions: Mapping[str, Iterable[int]]) -
     from sluice.kafka import broker
 
     limit = datetime.now(UTC) + MAX_AHEAD
-    ahead = {}
-    for topic, numbers in partitions.items():
-        newest = broker.read_stream_clock(client, topic, numbers)
-        if newest and newest > limit:
-            ahead[topic] = newest
-    if ahead:
+    newest_records = broker.read_stream_clocks(client, partitions)
+    if ahead := {topic: newest for topic, newest in newest_records.items() if newest and newest > limit}:
         texts = [f"{topic} has one of {newest:%Y-%m-%d %H:%M:%S} UTC" for topic, newest in _some(ahead)]
         raise ConfigError(
             f"Records are from the future by this machine's clock: {'; '.join(texts)}.",

@@ -301,6 +301,8 @@ def with_hive_connections(catalog: Catalog) -> Catalog:
     return catalog
 
 
-def _copy(table: Table, **changes: Any) -> Table:
-    metadata = table.metadata.model_copy(update=changes)
+def _copy(table: Table, properties: dict[str, str], **changes: Any) -> Table:
+    # PyIceberg warns of this property, which is for Spark, at each write.
+    kept = {name: value for name, value in properties.items() if name != "write.parquet.row-group-size-bytes"}
+    metadata = table.metadata.model_copy(update={"properties": kept, **changes})
     return Table(table.name(), metadata, table.metadata_location, table.io, table.catalog, table.config)

@@ -314,8 +314,8 @@ def _no_answer(error: KafkaException) -> BrokerUnavailableError:
     return BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}")
 
 
-def read_stream_clock(client: AdminClient, topic: str, partitions: Iterable[int]) -> datetime | None:
-    """Return the greatest timestamp of the topic's records; None if Kafka holds none.
+def read_stream_clocks(client: AdminClient, partitions: Mapping[str, Iterable[int]]) -> dict[str, datetime | None]:
+    """Return, by topic, the greatest timestamp of its records, in one request; None if Kafka holds none.
 
     A partition whose greatest one is beyond the year 9999 does not count: its newest record is not known.
 
@@ -326,15 +326,14 @@ def read_stream_clock(client: AdminClient, topic: str, partitions: Iterable[int]
     from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
     spec: Any = OffsetSpec
-    asked = {TopicPartition(topic, p): spec.max_timestamp() for p in partitions}
-    if not asked:
-        return None
-    try:
-        futures = client.list_offsets(asked, request_timeout=TIMEOUT_S)
-        newest = [int(login.await_result(client, future).timestamp) for future in futures.values()]
-    except KafkaException as error:
-        raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}", topic=topic) from error
-    return max(filter(None, map(timestamps.utc_from_kafka, newest)), default=None)
+    asked = {TopicPartition(t, p): spec.max_timestamp() for t, numbers in partitions.items() for p in numbers}
+    newest: dict[str, list[int]] = {topic: [] for topic in partitions}
+    for at, future in (client.list_offsets(asked, request_timeout=TIMEOUT_S) if asked else {}).items():
+        try:
+            newest[at.topic].append(int(login.await_result(client, future).timestamp))
+        except KafkaException as error:
+            raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}", topic=at.topic) from error
+    return {t: max(filter(None, map(timestamps.utc_from_kafka, each)), default=None) for t, each in newest.items()}
 
 
 def count_overdue_offsets(

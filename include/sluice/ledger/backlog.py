@@ -22,7 +22,7 @@ from sluice.errors import LedgerError, SchemaChangeError, SluiceError, StagingTr
 from sluice.iceberg import availability, cursor, snapshots, table_names, tables
 from sluice.iceberg.filters import And, BooleanExpression, above, at_most
 from sluice.ledger.accepted_gaps import add_accepted_gaps, is_skipped_by_table, missing_gap_rows
-from sluice.ledger.ledger_rows import LedgerRow, LedgerState, split_batches
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState
 from sluice.ledger.offsets_table import Ledger
 from sluice.ledger.recorded_batches import BatchSnapshot, staged_rows
 from sluice.offsets import encode_ranges
@@ -101,8 +101,7 @@ def find_known_batches(
     needed_after = {
         topic: _published_by_all(topic, state.last, contracts, published) for topic, state in staging.items()
     }
-    states = (LedgerState.PLANNED, LedgerState.STAGED, LedgerState.SETTLED)
-    in_ledger, errors = split_batches(ledger.rows(needed_after, states) if ledger else [])
+    in_ledger, errors = ledger.batches(needed_after) if ledger else ({}, {})
     by_topic: dict[str, dict[int, Batch]] = {}
     missing_rows: list[LedgerRow] = []
     for topic, (table, last) in staging.items():

@@ -101,8 +101,8 @@ class LedgerRow:
 
 
 def row_from_record(record: Mapping[str, Any]) -> LedgerRow:
-    """Return a row that was read from the table."""
-    converted = {"snapshots": dict(record["snapshots"] or []), "state": LedgerState(record["state"])}
+    """Return a row of which these columns were read from the table."""
+    converted = {"snapshots": dict(record.get("snapshots") or []), "state": LedgerState(record["state"])}
     return LedgerRow(**{**record, **converted})
 
 

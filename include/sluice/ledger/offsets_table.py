@@ -7,7 +7,7 @@ and why a step was refused. A plan is appended only if the ledger is unchanged s
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import reduce
 from math import inf
@@ -19,19 +19,27 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 
-from sluice.errors import RetryableError
+from sluice.batch import Batch
+from sluice.errors import LedgerError, RetryableError
 from sluice.iceberg import availability, own_table, scan, table_names, tables
 from sluice.iceberg.filters import And, BooleanExpression, above, at_most, equal, one_of
 from sluice.ledger.ledger_rows import (
     SCHEMA,
     SPEC,
+    BatchKey,
     LedgerRow,
     LedgerState,
     row_from_record,
     rows_to_arrow,
+    split_batches,
 )
 
 MAX_APPEND_ATTEMPTS = 20
+
+ROW_GROUPS = {"write.parquet.row-group-limit": "16384", "write.parquet.row-group-size-bytes": str(256 << 10)}
+"""Rows and bytes, for PyIceberg and for Spark: status and planning read the newest rows of each topic's last file."""
+
+_BATCH_COLUMNS = ("at", "topic", "topic_id", "batch_seq", "partition", "start_offset", "end_offset", "state")
 
 
 class ConflictError(RetryableError):
@@ -50,9 +58,11 @@ class Ledger:
     def __init__(self, catalog: Catalog, table: Table | None = None) -> None:
         self.catalog = catalog
         self.table = table or own_table.add_missing_columns(
-            tables.ensure_table(catalog, table_names.LEDGER, SCHEMA, SPEC), SCHEMA
+            tables.ensure_table(catalog, table_names.LEDGER, SCHEMA, SPEC, ROW_GROUPS), SCHEMA
         )
         self._settled_files: tuple[int | None, dict[str | None, list[FileScanTask]]] = (None, {})
+        # Of the snapshot with this id: by topic, above which number batches were read, and their rows.
+        self._batch_rows: tuple[int | None, dict[str, tuple[int, list[LedgerRow]]]] = (None, {})
 
     def refresh(self) -> None:
         """Move to the ledger's current snapshot."""
@@ -98,8 +108,33 @@ class Ledger:
             after: per topic, only batches above this number; topics that are not named are left out.
             states: only rows in these states; all by default.
         """
+        return [row_from_record(r) for r in self._read_rows(after, states).to_pylist()]
+
+    def batches(self, after: Mapping[str, int]) -> tuple[dict[BatchKey, Batch], dict[str, LedgerError]]:
+        """Return the batches that were planned, staged or settled, as `split_batches` does.
+
+        A topic is read once until the ledger changes: status and the planner ask for the same batches.
+
+        Args:
+            after: per topic, only batches above this number; topics that are not named are left out.
+        """
+        head = self.table.metadata.current_snapshot_id
+        if self._batch_rows[0] != head:
+            self._batch_rows = head, {}
+        known = self._batch_rows[1]
+        if missing := {t: seq for t, seq in after.items() if t not in known or seq < known[t][0]}:
+            states = (LedgerState.PLANNED, LedgerState.STAGED, LedgerState.SETTLED)
+            known |= {topic: (seq, []) for topic, seq in missing.items()}
+            for record in self._read_rows(missing, states, _BATCH_COLUMNS).to_pylist():
+                known[record["topic"]][1].append(row_from_record(record))
+        rows = [row for topic, seq in after.items() for row in known[topic][1] if (row.batch_seq or 0) > seq]
+        return split_batches(rows)
+
+    def _read_rows(
+        self, after: Mapping[str, int], states: Iterable[LedgerState] | None, columns: Sequence[str] = ()
+    ) -> pa.Table:
         if not after or self.table.metadata.current_snapshot_id is None:
-            return []
+            return SCHEMA.as_arrow().empty_table()
         # PyIceberg evaluates the whole filter for each file, so topics are not part of it: a file is of one topic.
         # Files with similar lower limits are read together; the surplus rows are dropped below.
         in_states = [] if states is None else [one_of("state", [str(s) for s in states])]
@@ -111,15 +146,15 @@ class Ledger:
             if limit is not None and self._last_seq(task.file) > limit:
                 groups.setdefault(limit.bit_length(), []).append((limit, task))
         if not groups:
-            return []
+            return SCHEMA.as_arrow().empty_table()
         parts = []
         for group in groups.values():
             row_filter = reduce(And, in_states, above("batch_seq", min(limit for limit, _ in group)))
-            parts.append(scan.read_files(self.table, [task for _, task in group], row_filter))
+            parts.append(scan.read_own_files(self.table, [task for _, task in group], row_filter, columns))
         found = pa.concat_tables(parts, promote_options="permissive").sort_by([("at", "ascending")])
         topic_index = pc.index_in(found["topic"], pa.array(list(after), found.schema.field("topic").type))
         limits = pa.array(list(after.values()), pa.int64()).take(topic_index)
-        return [row_from_record(r) for r in found.filter(pc.greater(found["batch_seq"], limits)).to_pylist()]
+        return found.filter(pc.greater(found["batch_seq"], limits))
 
     def planned_batches(self, run_id: str) -> dict[str, set[int]]:
         """Return, by topic, the numbers of the batches that a run has planned."""

@@ -20,12 +20,11 @@ from pyiceberg.expressions import AlwaysTrue
 from sluice.batch import STEP
 from sluice.contract.folder import Contracts
 from sluice.errors import CatalogUnavailableError, LedgerError
-from sluice.iceberg import compat, own_table, table_names, tables
+from sluice.iceberg import compat, own_table, table_names
 from sluice.ledger import slices
 from sluice.ledger.accepted_gaps import missing_gap_rows
 from sluice.ledger.ledger_rows import (
     SCHEMA,
-    SPEC,
     BatchKey,
     LedgerRow,
     LedgerState,
@@ -255,7 +254,7 @@ def _replace(catalog: Catalog, ledger: Ledger | None, rows: list[LedgerRow], run
     if not ledger.table.schema().as_arrow().equals(SCHEMA.as_arrow()):
         # A table with another schema cannot take the rows; its own rows were read before.
         catalog.drop_table(table_names.LEDGER)
-        ledger = Ledger(catalog, tables.ensure_table(catalog, table_names.LEDGER, SCHEMA, SPEC))
+        ledger = Ledger(catalog)
     data = rows_to_arrow(rows, ledger.table.schema().as_arrow(), run_id)
     table = compat.without_commit_retries(ledger.table)
     summary = {"sluice.run-id": run_id, STEP: "rebuild"}
@@ -267,8 +266,7 @@ def _replace(catalog: Catalog, ledger: Ledger | None, rows: list[LedgerRow], run
     except FileNotFoundError:
         # The ledger's manifests are missing, so its rows cannot be overwritten.
         catalog.drop_table(table_names.LEDGER)
-        new = tables.ensure_table(catalog, table_names.LEDGER, SCHEMA, SPEC)
-        new.append(data, snapshot_properties=summary)
+        compat.without_commit_retries(Ledger(catalog).table).append(data, snapshot_properties=summary)
 
 
 def _report(recovered: RecoveredState, kept: list[LedgerRow], dropped: list[str]) -> list[str]:

@@ -30,6 +30,7 @@ class PlanInputs:
         client: for the watermarks and the topics' settings.
         ledger: None where it does not exist yet: then only the tables are read.
         unready: tables that this machine can't publish to, with the error.
+        kafka: Kafka's answer for topics that the caller has asked about just now; it is asked about the others.
     """
 
     contracts: Contracts
@@ -37,6 +38,7 @@ class PlanInputs:
     client: AdminClient
     ledger: Ledger | None = None
     unready: Mapping[str, SluiceError] = field(default_factory=dict)
+    kafka: Mapping[str, broker.TopicState | SluiceError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

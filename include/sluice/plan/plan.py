@@ -76,7 +76,8 @@ def make_plan(group: Group, inputs: PlanInputs, *, extend: bool = True) -> Group
     stops = {c.table: contracts.stopped[c.table] for c in group.all_contracts if c.table in contracts.stopped}
     chosen = [c for c in group.contracts if c.table not in stops]
     topics = sorted({t for c in chosen for t in c.topics})
-    kafka = broker.describe_topics(inputs.client, topics)
+    kafka = {t: inputs.kafka[t] for t in topics if t in inputs.kafka}
+    kafka |= broker.describe_topics(inputs.client, [t for t in topics if t not in kafka])
     broken: dict[str, SluiceError] = {t: s for t, s in kafka.items() if isinstance(s, SluiceError)}
     staging = backlog.load_staging(catalog, topics, broken)
     progress = {c.table: _read_table(c, inputs, kafka, follow_registry=extend) for c in chosen}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -57,9 +58,19 @@ def longest_interval(schedule: str | None, now: datetime | None = None) -> timed
         return UNTIMED[schedule]
     # A preset of Airflow that croniter does not know.
     cron = "0 0 1 */3 *" if schedule == "@quarterly" else schedule
-    if cron is None or not croniter.is_valid(cron):
+    return (
+        None
+        if cron is None
+        else _longest_cron_interval(cron, now or datetime.now(UTC).replace(second=0, microsecond=0))
+    )
+
+
+@lru_cache
+def _longest_cron_interval(cron: str, now: datetime) -> timedelta | None:
+    """The longest interval between the next runs; kept, because a thousand tables have few schedules."""
+    if not croniter.is_valid(cron):
         return None
-    ticks = croniter(cron, now or datetime.now(UTC))
+    ticks = croniter(cron, now)
     times: list[datetime] = [ticks.get_next(datetime) for _ in range(SCHEDULED_RUNS)]
     return max(later - earlier for earlier, later in pairwise(times))
 

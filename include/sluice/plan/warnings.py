@@ -6,7 +6,7 @@ In: the plans of topics and tables. Out: risks; none of them stops a table.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sluice.contract.contract import Contract
@@ -23,6 +23,7 @@ from sluice.timestamps import NO_TIMESTAMP
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+    from sluice.batch import Batch
     from sluice.plan.model import PlanInputs, TablePlan, TopicPlan
 
 log = logging.getLogger(__name__)
@@ -47,18 +48,21 @@ def find_risks(
     """
     contracts, client = inputs.contracts, inputs.client
     found: list[Risk] = []
+    all_waiting: dict[str, dict[str, Sequence[Batch]]] = {}
+    for name, table_plan in table_plans.items():
+        for topic, batches in table_plan.pending.items():
+            if batches:
+                all_waiting.setdefault(topic, {})[name] = batches
+    deleting = [t.contract for t in table_plans.values() if t.contract.keyed and t.contract.deletes != "ignore"]
+    with_deletes = {topic for contract in deleting for topic in contract.topics}
     for topic, plan in topic_plans.items():
         schedule = contracts.group(contracts.topics[topic].group).settings.schedule
-        waiting = {name: t.pending[topic] for name, t in table_plans.items() if t.pending.get(topic)}
+        waiting = all_waiting.get(topic, {})
         table = staging[topic][0] if topic in staging else None
         record_bytes = snapshots.bytes_per_record(table) if table else None
         found += retention_warnings.find_retention_risks(client, plan, waiting, schedule, record_bytes)
         found += _timestamp_risks(topic, staging.get(topic))
-        if any(
-            t.contract.keyed and t.contract.deletes != "ignore"
-            for t in table_plans.values()
-            if topic in t.contract.topics
-        ):
+        if topic in with_deletes:
             found += retention_warnings.find_tombstone_risks(client, plan, schedule)
     subjects = writer_schema_warnings.SubjectCache()
     for table_plan in table_plans.values():

@@ -6,7 +6,7 @@ In: the contracts. Out: `StatusSources`, from which `status.py` makes the status
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from sluice.errors import BrokerUnavailableError, SluiceError
 from sluice.iceberg import availability, cursor, scan, table_names, tables
 from sluice.iceberg.filters import And, above, equal, one_of
 from sluice.kafka import broker
-from sluice.ledger import ledger_rows, maintenance_table, offsets_table, quality_table, slices
+from sluice.ledger import maintenance_table, offsets_table, quality_table, slices
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState
 from sluice.ledger.newest_rows import take_newest
 from sluice.ledger.offsets_table import Ledger
@@ -78,6 +78,8 @@ class StatusSources:
         catalog: None if it did not answer.
         client: None if Kafka did not answer.
         topics: state of each topic, or the error that keeps the planner from reading it.
+        stream_clocks: the newest record's time by topic; empty if not all could be read: then each table's own reading
+            reports why.
         topic_errors: errors of the staging tables and of the ledger, by topic.
         errors: blocked and failed batches, by table and topic, oldest first.
         stops: errors that stop a table's next run, by table.
@@ -89,6 +91,7 @@ class StatusSources:
     client: AdminClient | None = None
     ledger: Ledger | None = None
     topics: dict[str, Any] = field(default_factory=dict)
+    stream_clocks: dict[str, datetime | None] = field(default_factory=dict)
     staging: dict[str, Table | None] = field(default_factory=dict)
     staged: dict[str, Batch | None] = field(default_factory=dict)
     planned_batches: dict[tuple[str, int], Batch] = field(default_factory=dict)
@@ -185,6 +188,9 @@ def read_sources(contracts: Contracts, chosen: list[Contract], inputs: StatusSou
     try:
         if inputs.client is not None:
             inputs.topics = dict(broker.describe_topics(inputs.client, topics))
+            states = {t: s.watermarks for t, s in inputs.topics.items() if isinstance(s, broker.TopicState)}
+            with suppress(BrokerUnavailableError):
+                inputs.stream_clocks = broker.read_stream_clocks(inputs.client, states)
     except SluiceError as error:
         inputs.client = None
         status.unavailable.append(error)
@@ -230,9 +236,9 @@ def _read_ledger(inputs: StatusSources, catalog: Catalog, topics: list[str]) -> 
     found = offsets_table.load_ledger_table(catalog)
     inputs.ledger = Ledger(catalog, found) if found else None
     if inputs.ledger and inputs.ledger.table.metadata.current_snapshot_id is not None:
-        floor = {t: b.seq if b else 0 for t, b in inputs.staged.items()}
-        rows = inputs.ledger.rows(floor, (LedgerState.PLANNED, LedgerState.STAGED))
-        inputs.planned_batches, errors = ledger_rows.split_batches(rows)
+        # The planner asks for the last staged batch, too: so this reading is the only one.
+        floor = {t: max(b.seq - 1, 0) if b else 0 for t, b in inputs.staged.items()}
+        inputs.planned_batches, errors = inputs.ledger.batches(floor)
         inputs.topic_errors |= errors
         inputs.accepted_gaps = inputs.ledger.gaps(topics)
         for row in slices.read_slice_rows(inputs.ledger, *topics):
@@ -307,7 +313,8 @@ def _read_daily_counts(ledger: Ledger) -> dict[str, DailyCounts]:
     since = datetime.now(UTC) - timedelta(days=1)
     wanted = And(equal("state", str(LedgerState.PUBLISHED)), And(above("at", since.isoformat()), above("batch_seq", 0)))
     batch = ("table", "topic", "topic_id", "batch_seq")
-    rows = ledger.table.scan(row_filter=wanted, selected_fields=("at", *batch, "records", "rejected")).to_arrow()
+    files = ledger.table.scan(row_filter=wanted).plan_files()
+    rows = scan.read_own_files(ledger.table, files, wanted, ("at", *batch, "state", "records", "rejected"))
     rows = take_newest(rows, batch)  # a batch that was rolled back was published twice
     counts = rows.group_by("table").aggregate([("records", "sum"), ("rejected", "sum")]).to_pylist()
     found = {r["table"]: DailyCounts(r["records_sum"] or 0, r["rejected_sum"] or 0) for r in counts}
@@ -321,7 +328,7 @@ def _read_planner(
 ) -> None:
     """Read from the planner itself what the next run would stop for."""
     groups = contracts.merge_groups(sorted({c.group for c in chosen}))
-    found = plan.make_plan(groups, PlanInputs(contracts, catalog, client, inputs.ledger))
+    found = plan.make_plan(groups, PlanInputs(contracts, catalog, client, inputs.ledger, kafka=inputs.topics))
     inputs.stops |= found.stops
     inputs.warnings += found.warnings
     inputs.schemas |= {

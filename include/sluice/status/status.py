@@ -201,7 +201,7 @@ def _topic_status(
     if marks and through is not None:
         entry.lag_records = sum(line.lag or 0 for line in entry.partitions)
     if inputs.client is not None and marks:
-        entry.stream_clock = broker.read_stream_clock(inputs.client, topic, marks)
+        entry.stream_clock = (inputs.stream_clocks or broker.read_stream_clocks(inputs.client, {topic: marks}))[topic]
         # With another start than the earliest, the first offset is known only once reading has begun.
         if contract.freshness and through is not None and (any(current) or contract.start == "earliest"):
             entry.late = _count_late(contract.freshness, inputs, offsets)

@@ -217,7 +217,7 @@ def test_kafka_timestamps_that_are_no_times_are_null_and_told(
     assert {r["key"].decode(): r["_kafka_timestamp_ms"] for r in staged} == dict.fromkeys(valid) | NO_TIMES
     (risk,) = it.plan().warnings
     assert (risk.kind, risk.table) == (RiskKind.TIMESTAMPS, None) and "-62135596800001 ms" in risk.text
-    assert broker.read_stream_clock(it.admin, it.topic, [0]) is None
+    assert broker.read_stream_clocks(it.admin, {it.topic: [0]}) == {it.topic: None}
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", it.bootstrap)
     sample = contract_test.read_topic(it.topic, 9, patience=5)
     found, _ = contract_test.evaluate_sample(it.contract_of(ordered), it.topic, sample, it.spark)

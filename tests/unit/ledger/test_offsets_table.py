@@ -60,8 +60,8 @@ def test_each_topic_is_read_from_its_own_floor_on(catalog: Catalog, monkeypatch:
         opened.extend(ledger._topic(task.file) or "any" for task in tasks)
         return original(table, tasks, *more)
 
-    original = scan.read_files
-    monkeypatch.setattr(scan, "read_files", read)
+    original = scan.read_own_files
+    monkeypatch.setattr(scan, "read_own_files", read)
 
     def found(after: dict[str, int], states: Sequence[LedgerState] | None = None) -> list[tuple[str, int]]:
         opened.clear()
@@ -72,6 +72,16 @@ def test_each_topic_is_read_from_its_own_floor_on(catalog: Catalog, monkeypatch:
     assert opened == ["b", "b"], "what has nothing above its floor is not opened"
     assert found({"b": 0}, [LedgerState.STAGED]) == [("b", 41)]
     assert found({"b": 41}) == found({}) == []
+
+    def batches(after: dict[str, int]) -> list[tuple[str, int]]:
+        opened.clear()
+        assert not ledger.batches(after)[1]
+        return sorted(ledger.batches(after)[0])
+
+    assert (batches({"a": 2, "b": 39}), sorted(opened)) == ([("a", 3), ("b", 40), ("b", 41)], ["a", "b", "b"])
+    assert (batches({"a": 2, "b": 40, "c": 1}), opened) == ([("a", 3), ("b", 41), ("c", 2)], ["c"])
+    ledger.append(plan_rows(replace(BATCH, topic="b", seq=42)), run_id="r")
+    assert (batches({"b": 41}), opened) == ([("b", 42)], ["b"]), "a changed ledger is read again"
 
     # Partitioned otherwise by somebody, a file may hold any topic.
     with ledger.table.update_spec() as change:

@@ -82,10 +82,11 @@ def test_a_broker_that_dies_while_tables_are_read_stops_none_of_them(tmp_path: P
             CONTRACT.replace("db.t", f"db.{name}").replace("topic: t", f"topic: {name}")
         )
 
-    def newest(_: Any, topic: str, partitions: Any) -> datetime:
-        if topic != "a":
-            raise BrokerUnavailableError("Kafka did not answer: Local: Timed out", topic=topic)
-        return NOW
+    def newest(_: Any, topics: dict[str, Any]) -> dict[str, datetime]:
+        for topic in topics:
+            if topic != "a":
+                raise BrokerUnavailableError("Kafka did not answer: Local: Timed out", topic=topic)
+        return dict.fromkeys(topics, NOW)
 
     def described(_: Any, topics: list[str]) -> dict[str, TopicState]:
         return {t: TopicState(t, "id", {0: OffsetRange(0, 5)}, compacted=False, retention_ms=-1) for t in topics}
@@ -93,7 +94,7 @@ def test_a_broker_that_dies_while_tables_are_read_stops_none_of_them(tmp_path: P
     world = StatusSources(client=cast("Any", object()))
     monkeypatch.setattr(sources, "open_sources", lambda *_: world)
     monkeypatch.setattr(broker, "describe_topics", described)
-    monkeypatch.setattr(broker, "read_stream_clock", newest)
+    monkeypatch.setattr(broker, "read_stream_clocks", newest)
     found = read_status(load_contracts(tmp_path))
     assert titles(find_incidents(found, ALERTS, PAGES)) == ["Sluice: BrokerUnavailableError"]
     assert {t.table: (t.problems, t.unasked) for t in found.tables} == {

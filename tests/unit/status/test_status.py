@@ -63,7 +63,7 @@ class Site:
         patch.setenv("SLUICE_CONTRACTS", str(self.folder))
         patch.setattr(broker, "connect", lambda *_, **__: [])  # as false as an AdminClient that waits for nothing
         patch.setattr(broker, "describe_topics", lambda _, topics: {t: self.kafka[t] for t in topics})
-        patch.setattr(broker, "read_stream_clock", lambda *_: datetime.now(UTC))
+        patch.setattr(broker, "read_stream_clocks", lambda _, topics: dict.fromkeys(topics, datetime.now(UTC)))
         patch.setattr(
             broker, "offsets_for_time", lambda _, __, marks, ___: dict.fromkeys(marks, -1)
         )  # all records are old
