@@ -7,7 +7,7 @@ and why a step was refused. A plan is appended only if the ledger is unchanged s
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import reduce
 from math import inf
@@ -61,6 +61,7 @@ class Ledger:
             tables.ensure_table(catalog, table_names.LEDGER, SCHEMA, SPEC, ROW_GROUPS), SCHEMA
         )
         self._settled_files: tuple[int | None, dict[str | None, list[FileScanTask]]] = (None, {})
+        self._files: tuple[int | None, list[FileScanTask]] = (None, [])
         # Of the snapshot with this id: by topic, above which number batches were read, and their rows.
         self._batch_rows: tuple[int | None, dict[str, tuple[int, list[LedgerRow]]]] = (None, {})
 
@@ -137,10 +138,11 @@ class Ledger:
             return SCHEMA.as_arrow().empty_table()
         # PyIceberg evaluates the whole filter for each file, so topics are not part of it: a file is of one topic.
         # Files with similar lower limits are read together; the surplus rows are dropped below.
-        in_states = [] if states is None else [one_of("state", [str(s) for s in states])]
+        wanted_states = None if states is None else {str(state) for state in states}
+        in_states = [] if wanted_states is None else [one_of("state", sorted(wanted_states))]
         lowest = min(after.values())
         groups: dict[int, list[tuple[int, FileScanTask]]] = {}
-        for task in self.table.scan(row_filter=reduce(And, in_states, above("batch_seq", lowest))).plan_files():
+        for task in self._plan_files(wanted_states):
             topic = self._topic(task.file)
             limit = lowest if topic is None else after.get(topic)
             if limit is not None and self._last_seq(task.file) > limit:
@@ -172,8 +174,28 @@ class Ledger:
         if self.table.metadata.current_snapshot_id is None:
             return []
         row_filter = And(one_of("topic", sorted(topics)), equal("state", str(LedgerState.GAP)))
-        found = self.table.scan(row_filter=row_filter).to_arrow().sort_by([("at", "ascending")])
-        return [row_from_record(r) for r in found.to_pylist()]
+        found = scan.read_own_files(self.table, self._plan_files({str(LedgerState.GAP)}), row_filter)
+        return [row_from_record(r) for r in found.sort_by([("at", "ascending")]).to_pylist()]
+
+    def _plan_files(self, states: Collection[str] | None) -> Iterator[FileScanTask]:
+        """The files that may hold rows in these states; all by default.
+
+        All manifests are read once until the ledger changes: with an hour's small files, that takes longer than the
+        rest of a plan.
+        """
+        head = self.table.metadata.current_snapshot_id
+        if self._files[0] != head:
+            self._files = head, list(self.table.scan().plan_files())
+        column = self.table.schema().find_field("state").field_id
+        for task in self._files[1]:
+            least, greatest = ((each or {}).get(column) for each in (task.file.lower_bounds, task.file.upper_bounds))
+            if (
+                states is None
+                or least is None
+                or greatest is None
+                or any(least <= state.encode() <= greatest for state in states)
+            ):
+                yield task
 
     def last_settled(self, topic: str, most: int) -> int:
         """Return the topic's last batch up to number `most` that all its tables hold; 0 if there is none."""
