@@ -14,6 +14,8 @@ from sluice import offsets
 from sluice.offsets import Gaps, OffsetRange, Offsets, Ranges
 
 STEP = "sluice.step"
+ADOPT_STEP = "adopt"
+"""The step of the snapshot from which a table that another writer filled is Sluice's."""
 BATCH_SEQ = "sluice.batch-seq"
 TOPIC = "sluice.topic"
 TOPIC_ID = "sluice.topic-id"

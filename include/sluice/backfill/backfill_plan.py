@@ -146,6 +146,8 @@ def plan_backfill(request: Request, inputs: PlanInputs, *, max_slices: int = MAX
     published = cursor.read_table_cursor(typed)
     known = slices.read_slice_rows(ledger, topic)
     sources = _find_sources(request, inputs, topic, known, published)
+    if typed:
+        sources = replace(sources, adopted_at=cursor.read_adopted_offsets(typed).get(topic, {}))
     resolved = backfill_ranges.resolve_ranges(request, sources, inputs.client)
     ranges = resolved.ranges
     whole = Batch(topic, sources.state.topic_id, -1, ranges, {})

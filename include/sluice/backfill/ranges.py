@@ -70,6 +70,7 @@ class RangeSources:
         cursor: per partition the table's cursor.
         staging: the topic's raw records.
         kafka_error: why Kafka has no answer for the topic; empty where it has.
+        adopted_at: per partition the first offset that Sluice read, if another writer filled the table before.
     """
 
     state: broker.TopicState
@@ -79,6 +80,7 @@ class RangeSources:
     cursor: Mapping[int, int] = field(default_factory=dict)
     staging: Table | None = None
     kafka_error: str = ""
+    adopted_at: Offsets = field(default_factory=dict)
 
 
 def parse_time(text: str, name: str) -> datetime | None:
@@ -157,6 +159,13 @@ def _check_ranges(request: Request, sources: RangeSources, found: Ranges) -> Non
             raise RefusedError("The range ends before it starts.", **where, next_step="Write it as [first, end).")
         if r.span == 0:
             raise RefusedError("The range is empty.", **where, next_step="The end is the offset after the last one.")
+        if r.start < (first := sources.adopted_at.get(p, 0)):
+            raise RefusedError(
+                f"Another writer filled the table below offset {first}; its rows do not tell their offsets, so that a "
+                "backfill would add them again, or put older values in their place.",
+                **where,
+                next_step=f"Start at {first}, or load the history into a new table.",
+            )
         if r.end > marks[p].end and not sources.kafka_error:
             raise RefusedError(
                 f"The range ends after the log end offset, {marks[p].end}.",

@@ -148,6 +148,14 @@ def ranges(text: str) -> dict[int, tuple[int, int]]:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def next_offsets(text: str) -> dict[str, dict[int, int]]:
+    """Parse the next offset of each topic and partition from JSON."""
+    try:
+        return operator_input.parse_offsets_json(text)
+    except RefusedError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def load_contracts() -> Contracts:
     """The valid contracts; a broken file causes a warning."""
     from sluice.contract import folder as contract_folder

@@ -19,6 +19,8 @@ from sluice.cli.arguments import add_command, add_patience, add_table, load_cont
 from sluice.errors import ConfigError, ContractError, SluiceError, exit_code
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
     from sluice.contract.document import Problem
     from sluice.draft.model import Draft
     from sluice.draft.sample import Sample
@@ -50,6 +52,12 @@ def add_init(commands: Any) -> None:
     )
     parser.add_argument(
         "--namespace", default="", metavar="NAME", help="of the table (default: the topic to its last dot, as one name)"
+    )
+    parser.add_argument(
+        "--like",
+        default="",
+        metavar="TABLE",
+        help="of --topic: this existing table is the contract's, with its columns and partitions; for `sluice adopt`",
     )
     parser.add_argument("--group", default="", metavar="GROUP", help="default: the namespace")
     parser.add_argument("--owner", default="", metavar="NAME", help="default: your login name")
@@ -93,12 +101,14 @@ def _init(given: argparse.Namespace) -> int:
     from sluice.draft import naming
 
     folder = given.output or contract_folder.default_folder()
+    if given.like and (given.pattern or given.namespace):
+        raise ConfigError("--like names the table of one topic.", next_step="Use it with --topic, without --namespace.")
     topics = [given.topic] if given.topic else _matching(given.pattern, given.patience)
     failed: list[SluiceError] = []
     written: list[str] = []
     for topic in topics:
         try:
-            table = naming.table_name(topic, given.namespace)
+            table = given.like or naming.table_name(topic, given.namespace)
             path = _draft_file(topic, table, folder, given)
             written.append(table)
             print(f"{path}: written, and valid")
@@ -133,7 +143,7 @@ def _matching(pattern: str, patience: float) -> list[str]:
 
 def _draft_file(topic: str, table: str, folder: Path, given: argparse.Namespace) -> Path:
     """Write the contract of a topic, after it passed the checks beside the folder's other contracts."""
-    from sluice.draft import draft, text
+    from sluice.draft import draft, existing_table, text
     from sluice.kafka.registry import SchemaRegistry
 
     name = table if given.pattern else table.rpartition(".")[2]  # topics of several namespaces may end alike
@@ -146,10 +156,23 @@ def _draft_file(topic: str, table: str, folder: Path, given: argparse.Namespace)
         return SchemaRegistry().schemas(numbers)
 
     found = draft.make_draft(sample, wishes, lookup, _newest_schema(topic, given.subject))
+    if given.like:
+        found = existing_table.fit_to_table(found, _load_existing(table, given.patience))
     body = text.as_yaml(found, schema_address(folder))
     _check_beside(body, path)
     _write(path, body)
     return path
+
+
+def _load_existing(name: str, patience: float) -> Table:
+    from sluice.iceberg import availability, tables
+
+    catalog = availability.open_catalog(patience)
+    with availability.translate_catalog_errors():
+        found = tables.load(catalog, tuple(name.split(".")))
+    if found is None:
+        raise ConfigError(f"The catalog has no table {name}.")
+    return found
 
 
 def _new_file(folder: Path, name: str) -> Path:

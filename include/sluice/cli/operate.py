@@ -1,4 +1,4 @@
-"""The operator's commands: `sluice gap accept`, `sluice publish-blocked` and `sluice rollback`.
+"""The operator's commands: `sluice gap accept`, `publish-blocked`, `rollback`, `adopt` and `offsets`.
 
 In: arguments and the contracts. Out: a preview; with `--yes`, the change.
 """
@@ -18,13 +18,18 @@ from sluice.cli.arguments import (
     add_patience,
     add_table,
     load_contracts,
+    next_offsets,
     open_tables,
+    positive_seconds,
     ranges,
 )
+from sluice.errors import RefusedError
 from sluice.operate import operator_input
+from sluice.operate.hand_over import FORMS, write_offsets
 from sluice.operate.operator_input import Decision
 
 if TYPE_CHECKING:
+    from sluice.operate.previous_writer import PreviousWriter
     from sluice.operate.rollback import Rollback
 
 
@@ -70,10 +75,73 @@ def add_commands(commands: Any) -> None:
         ["shop.orders", "shop.orders --why 'the producer sent test records' --yes"],
     )
     add_table(blocked)
-    for each in (accept, back, blocked):
+    take = _add_adopt(commands)
+    for each in (accept, back, blocked, take):
         add_decision(each)
         add_json(each)
         add_patience(each)
+
+
+def _add_adopt(commands: Any) -> argparse.ArgumentParser:
+    """Add the commands that take a table over from another writer, and hand it back; returns the first."""
+    take: argparse.ArgumentParser = add_command(
+        commands,
+        "adopt",
+        _adopt,
+        "continue a table that another writer has filled, at the offsets where it stopped",
+        [
+            "shop.orders --consumer-group connect-orders",
+            "shop.orders --checkpoint s3://bucket/checkpoints/orders --why 'moves to Sluice' --yes",
+        ],
+    )
+    add_table(take)
+    where = take.add_mutually_exclusive_group(required=True)
+    where.add_argument(
+        "--connector", metavar="NAME", help="a connector of Iceberg's sink for Kafka Connect, which is stopped"
+    )
+    where.add_argument(
+        "--consumer-group", metavar="GROUP", help="a consumer group without members, such as that of a Flink job"
+    )
+    where.add_argument("--checkpoint", metavar="FOLDER", help="the checkpoint of a Structured Streaming query")
+    where.add_argument(
+        "--offsets",
+        type=next_offsets,
+        metavar="JSON",
+        help='the first offsets that it has not written: {"topic": {"0": 1200}}',
+    )
+    take.add_argument(
+        "--control-topic", default="control-iceberg", metavar="TOPIC", help="of the connector (default %(default)s)"
+    )
+    take.add_argument(
+        "--accept-unchecked-keys",
+        action="store_true",
+        help="of a large table in mode upsert: you have checked that no key is in it twice",
+    )
+    take.add_argument(
+        "--watch",
+        type=positive_seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="with --yes: the writer's offsets must stand still for so long (default %(default)g)",
+    )
+    give = add_command(
+        commands,
+        "offsets",
+        _offsets,
+        "print the offsets at which another system must start to continue a table",
+        ["shop.orders --as connect", "shop.orders --as group >offsets.csv"],
+    )
+    add_table(give)
+    give.add_argument(
+        "--as",
+        dest="form",
+        default="group",
+        choices=sorted(FORMS),
+        help="group (default): for kafka-consumer-groups.sh --reset-offsets --from-file; connect: the body of PATCH "
+        "/connectors/NAME/offsets; spark: startingOffsets; flink: scan.startup.specific-offsets",
+    )
+    add_patience(give)
+    return take
 
 
 def _gap_accept(given: argparse.Namespace) -> int:
@@ -144,6 +212,57 @@ def _rollback(given: argparse.Namespace) -> int:
             rollback.roll_back(found, catalog, ledger, decision, accept_loss=given.accept_loss)
     done = "Rolled back. The next run publishes the batches marked `republish`."
     output.show(given, _rollback_facts(found, applied=given.yes), lambda: print(done if given.yes else UNCHANGED))
+    return 0
+
+
+def _adopt(given: argparse.Namespace) -> int:
+    from sluice.kafka import broker as kafka_broker
+    from sluice.operate import adopt, connect_sink, previous_writer
+    from sluice.plan.model import PlanInputs
+
+    user = operator_input.current_user()
+    client = kafka_broker.connect(given.patience)
+    with open_tables(given.patience) as (catalog, known):
+
+        def read() -> PreviousWriter:
+            if given.offsets is not None:
+                return previous_writer.PreviousWriter("offsets given by hand", given.offsets)
+            if given.consumer_group:
+                return previous_writer.read_consumer_group(client, given.consumer_group)
+            base = adopt.load_table(given.table, known, catalog)
+            if given.connector:
+                return connect_sink.read_connector(client, base, given.connector, given.control_topic)
+            return previous_writer.read_checkpoint(base, given.checkpoint, catalog.properties)
+
+        writer = previous_writer.read_stopped(read, given.watch if given.yes else 0)
+        inputs = PlanInputs(known, catalog, client)
+        found = adopt.preview_adoption(given.table, inputs, writer, accept_unchecked_keys=given.accept_unchecked_keys)
+        if not given.json:
+            output.print_lines(found.lines())
+        if given.yes:
+            adopt.adopt(found, catalog, Decision(user, given.why, f"adopt by {user}"))
+    facts = {
+        "applied": given.yes,
+        "table": found.table,
+        "writer": writer.name,
+        "offsets": {topic: each.next_offsets for topic, each in found.published.items()},
+        "lost": found.lost(),
+        "columns": found.staged.descriptions,
+    }
+    done = "Adopted. The next run continues at these offsets."
+    output.show(given, facts, lambda: print(done if given.yes else UNCHANGED))
+    return 0
+
+
+def _offsets(given: argparse.Namespace) -> int:
+    from sluice.iceberg import cursor
+    from sluice.operate import adopt
+
+    with open_tables(given.patience) as (catalog, known):
+        published = cursor.read_table_cursor(adopt.load_table(given.table, known, catalog))
+    if not published:
+        raise RefusedError("Nothing was published to the table.", table=given.table)
+    print(write_offsets({topic: each.next_offsets for topic, each in published.items()}, given.form))
     return 0
 
 

@@ -136,6 +136,15 @@ def commit_change(catalog: Catalog, change: PendingChange, version: ContractVers
     stale = [n for n in _layout_properties(old) if n not in _layout_properties(new) and n in table.properties]
     if stale:
         transaction.remove_properties(*stale)
+    commit_as_read(catalog, table, transaction)
+
+
+def commit_as_read(catalog: Catalog, table: Table, transaction: Transaction) -> None:
+    """Commit a staged transaction, provided that the table's schema and main are still as they were read.
+
+    Raises:
+        CommitFailedException: another commit came first; nothing was changed.
+    """
     updates, requirements = staged_commit(transaction)
     if new.format_version > table.format_version:
         updates = (*updates, UpgradeFormatVersionUpdate(format_version=new.format_version))

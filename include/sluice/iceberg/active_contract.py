@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from pydantic import ValidationError
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import IcebergType as PyIcebergType
 from pyiceberg.types import ListType, MapType, StructType
@@ -124,12 +125,12 @@ def resolve_active_contract(table: Table, file: Contract) -> Contract:
             "contract; the next run stores them, and `auto` can be used again.",
         )
     contract = file if version is None or version.id == shape_id(file) else version.to_contract(file)
-    if problems := find_schema_mismatches(table, contract):
+    if problems := find_schema_mismatches(table.schema(), contract):
         raise SchemaChangeError(
             "The contract does not fit the table: " + "; ".join(problems) + ".",
             table=file.table,
-            next_step="Another engine altered the table, or the table existed before its contract: alter it back, or "
-            "use a new table name.",
+            next_step="Another engine altered the table: alter it back. If another writer filled the table, and Sluice "
+            "is to continue it: `sluice adopt`. Else use a new table name.",
         )
     return contract
 
@@ -156,9 +157,9 @@ def add_masks(active: Contract, file: Contract) -> Contract:
     return active.model_copy(update={"columns": tuple(map(masked, active.columns))})
 
 
-def find_schema_mismatches(table: Table, contract: Contract) -> list[str]:
+def find_schema_mismatches(have: Schema, contract: Contract) -> list[str]:
     """Return why rows of the contract cannot be written into the table; extra optional columns are no reason."""
-    existing = {f.name: f for f in table.schema().fields}
+    existing = {f.name: f for f in have.fields}
     wanted = schema.typed_schema(contract)
     problems = []
     for column in wanted.fields:
@@ -177,7 +178,7 @@ def find_schema_mismatches(table: Table, contract: Contract) -> list[str]:
         for name, field in existing.items()
         if field.required and name not in in_contract
     ]
-    identifier = set(table.schema().identifier_field_names())
+    identifier = set(have.identifier_field_names())
     if contract.upsert and identifier != set(contract.identifier):
         problems.append(f"identifier is {sorted(identifier)} in the table, {list(contract.identifier)} in the contract")
     return problems

@@ -9,6 +9,7 @@ Otherwise the table stops with `CursorUnknownError`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from pyiceberg.serializers import FromInputFile
@@ -28,6 +29,18 @@ from sluice.batch import (
 from sluice.errors import CursorUnknownError
 from sluice.iceberg import snapshots
 from sluice.offsets import Offsets, decode_offsets
+
+ADOPTED = "sluice.adopted"
+"""Property of a typed table that another writer filled: `{topic: {partition: the first offset that Sluice read}}`."""
+
+
+def read_adopted_offsets(table: Table) -> dict[str, dict[int, int]]:
+    """Return, per topic and partition, the first offset that Sluice read; empty if no other writer filled the table.
+
+    Rows of earlier offsets have no Kafka coordinates.
+    """
+    adopted = json.loads(table.properties.get(ADOPTED, "{}"))
+    return {topic: {int(p): int(offset) for p, offset in each.items()} for topic, each in adopted.items()}
 
 
 def find_offset_snapshot(table: Table, offset_property: str, at: Snapshot | None = None) -> Snapshot | None:

@@ -47,6 +47,7 @@ from sluice.contract import partitioning
 from sluice.contract.contract import Contract
 from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
 from sluice.contract.values import KAFKA_COLUMNS
+from sluice.errors import ContractError
 
 # Parquet's writer checks its buffer after 100 records, then after up to 10,000 more: with records of 10 MB that is more
 # than the memory there is. Checking this often costs nothing measurable with records of 100 bytes.
@@ -144,6 +145,40 @@ def typed_schema(contract: Contract) -> Schema:
 def iceberg_type(kind: IcebergType) -> PyIcebergType:
     """Return PyIceberg's type of `kind`; the table that it is added to assigns new field ids."""
     return _FieldIds().type(kind)
+
+
+def contract_type(kind: PyIcebergType) -> IcebergType:
+    """Return the contract's type of a column of an existing table: the inverse of `iceberg_type`.
+
+    Raises:
+        ContractError: contracts have no such type.
+    """
+    match kind:
+        case DecimalType():
+            return Decimal(kind.precision, kind.scale)
+        case FixedType():
+            return Fixed(len(kind))
+        case ListType():
+            return ListOf(contract_type(kind.element_type))
+        case MapType():
+            return MapOf(contract_type(kind.key_type), contract_type(kind.value_type))
+        case StructType():
+            return Struct(tuple((f.name, contract_type(f.field_type)) for f in kind.fields))
+    for name, known in _PRIMITIVES.items():
+        if kind == known:
+            return Primitive(name)
+    raise ContractError(f"Contracts have no type {kind}.")
+
+
+def partition_fields(spec: PartitionSpec, schema: Schema) -> list[partitioning.PartitionField]:
+    """Return how an existing table is partitioned, as a contract has it: the inverse of `partition_spec`."""
+    found = []
+    for each in spec.fields:
+        transform, _, argument = str(each.transform).rstrip("]").partition("[")
+        if transform != "void":
+            column = schema.find_column_name(each.source_id) or ""
+            found.append(partitioning.PartitionField(column, transform, int(argument) if argument else None))
+    return found
 
 
 def partition_spec(contract: Contract, schema: Schema) -> PartitionSpec:

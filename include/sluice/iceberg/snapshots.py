@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import takewhile
 
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from sluice.batch import STEP
+from sluice.batch import ADOPT_STEP, STEP
 
 
 def ancestors(metadata: TableMetadata, snapshot_id: int | None = None) -> Iterator[Snapshot]:
@@ -75,7 +76,9 @@ def bytes_per_record(table: Table) -> float | None:
 
 def has_rows_of_other_writers(table: Table) -> bool:
     """Return whether a snapshot of main that Sluice did not write added rows."""
-    summaries = [s.summary for s in ancestors(table.metadata) if s.summary and s.summary.operation != Operation.REPLACE]
+    # Rows of before an adoption have no coordinates: no record of Sluice's can be among them.
+    own = takewhile(lambda s: summary(s).get(STEP) != ADOPT_STEP, ancestors(table.metadata))
+    summaries = [s.summary for s in own if s.summary and s.summary.operation != Operation.REPLACE]
     others = (each.additional_properties for each in summaries if STEP not in each.additional_properties)
     return any(int(each.get("added-records", "0")) > 0 for each in others)
 

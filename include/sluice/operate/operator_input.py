@@ -61,6 +61,25 @@ def parse_ranges_json(text: str) -> dict[int, tuple[int, int]]:
     return found
 
 
+def parse_offsets_json(text: str) -> dict[str, dict[int, int]]:
+    """The next offset of each topic and partition, from JSON text.
+
+    Raises:
+        RefusedError: it is not `{"topic": {"partition": offset}}`.
+    """
+    try:
+        given = json.loads(text, object_pairs_hook=_reject_duplicates)
+        # As bounds, so that the same texts are refused as in ranges.
+        return {
+            topic: {_parse_partition(p): _parse_bounds(p, [offset, offset])[0] for p, offset in each.items()}
+            for topic, each in given.items()
+        }
+    except (ValueError, RecursionError, AttributeError, RefusedError) as error:
+        raise RefusedError(
+            f"{_quote(text)} does not name offsets.", next_step='Write it as {"orders": {"0": 1200, "1": 980}}.'
+        ) from error
+
+
 def parse_snapshot_id(given: Any) -> int | None:
     """A snapshot id; None where it is blank. It may be text, because browsers round such large integers.
 
