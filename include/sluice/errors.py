@@ -265,6 +265,12 @@ class EqualityDeletesError(TerminalError):
     )
 
 
+class OtherWriterError(TerminalError):
+    """Another engine changed rows of the table, and the contract has `other_writers: stop`."""
+
+    advice = "Roll the table back, or set `other_writers: warn` in the contract for a run."
+
+
 class CursorUnknownError(TerminalError):
     """Neither the table's snapshots, nor its tag, nor its earlier metadata files record which offsets it holds."""
 
@@ -384,17 +390,11 @@ def with_table(error: SluiceError, table: str) -> SluiceError:
 
 def first_line(error: BaseException) -> str:
     """Return the error's type and the first line of its text, at most 300 characters."""
-    text = (printable(str(error)).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {text}"[:300].rstrip(": ")
-
-
-def missing_file_message(error: FileNotFoundError) -> str:
-    """Return the message for a file that a table's metadata references and the storage does not have."""
-    return f"A file is missing: {first_line(error)}"
+    first = (printable(str(error)).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}"[:300].rstrip(": ")
 
 
 def exit_code(error: BaseException | None) -> int:
     """Return the exit code for `error`: 0 if None, 2 if retryable, 3 if terminal, 1 otherwise (a bug)."""
-    if error is None:
-        return 0
-    return 2 if isinstance(error, RetryableError) else 3 if isinstance(error, TerminalError) else 1
+    codes = {RetryableError: 2, TerminalError: 3}
+    return 0 if error is None else next((code for kind, code in codes.items() if isinstance(error, kind)), 1)

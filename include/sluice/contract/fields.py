@@ -103,6 +103,8 @@ class ContractFields(StrictModel):  # type: ignore[no-redef] # two of its fields
         freshness: The freshness target: how old unread records may be before the table is `late`.
         maintenance: How the table's files and snapshots are maintained.
         schema_policy: What happens to a change of this contract once the table exists.
+        other_writers: What happens when another engine has changed rows since Sluice's last commit: `warn` names its
+            commits and goes on, `allow` says nothing, `stop` publishes nothing.
         doc: A sentence about the table, which Airflow shows at the table's task.
     """
 
@@ -136,6 +138,7 @@ class ContractFields(StrictModel):  # type: ignore[no-redef] # two of its fields
     expectations: Annotated[tuple[Expectation, ...], ListField] = ()
     expectations_show_values: StrictBool = False
     freshness: Duration | None = None
+    other_writers: Literal["warn", "allow", "stop"] = "warn"
     maintenance: Maintenance = Maintenance()
     schema_policy: SchemaPolicy = SchemaPolicy()
     doc: str | None = None

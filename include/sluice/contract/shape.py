@@ -16,7 +16,7 @@ OPERATIONAL = frozenset(
     {
         "table", "topic", "topic_pattern", "group", "owner", "properties", "start", "limits",
         "transactional", "errors", "expectations", "expectations_show_values", "freshness", "maintenance",
-        "schema_policy", "doc",
+        "schema_policy", "doc", "other_writers",
     }
 )  # fmt: skip
 """Fields that are not part of the shape; new fields are part of it unless listed here."""

@@ -78,9 +78,13 @@ def has_rows_of_other_writers(table: Table) -> bool:
     """Return whether a snapshot of main that Sluice did not write added rows."""
     # Rows of before an adoption have no coordinates: no record of Sluice's can be among them.
     own = takewhile(lambda s: summary(s).get(STEP) != ADOPT_STEP, ancestors(table.metadata))
-    summaries = [s.summary for s in own if s.summary and s.summary.operation != Operation.REPLACE]
-    others = (each.additional_properties for each in summaries if STEP not in each.additional_properties)
-    return any(int(each.get("added-records", "0")) > 0 for each in others)
+    return any(is_of_other_writer(s) and int(summary(s).get("added-records", "0")) > 0 for s in own)
+
+
+def is_of_other_writer(snapshot: Snapshot) -> bool:
+    """Return whether neither Sluice nor maintenance made the snapshot; maintenance's have the operation `replace`."""
+    is_maintenance = snapshot.summary is not None and snapshot.summary.operation == Operation.REPLACE
+    return STEP not in summary(snapshot) and not is_maintenance
 
 
 def is_first_snapshot(snapshot: Snapshot) -> bool:

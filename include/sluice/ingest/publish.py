@@ -40,6 +40,7 @@ from sluice.ledger.accepted_gaps import is_skipped_by_table
 from sluice.ledger.ledger_rows import LedgerRow
 from sluice.ledger.offsets_table import Ledger
 from sluice.ledger.tolerated_batches import tolerated_numbers
+from sluice.plan import other_writers
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ def publish(
         BatchOrderError: an earlier batch of the topic is not published yet.
         TopicRecreatedError: the table was filled from another topic of that name.
         FencedError: another writer moved main during the write.
+        OtherWriterError: another engine has changed rows, and the contract does not allow that.
         SchemaIdReusedError: earlier records with one of the schema ids were read by another schema.
         StagingTrimmedError: staging no longer holds all of the records.
         AuditError: the branch does not hold what the batches hold.
@@ -92,6 +94,8 @@ def publish(
     began = time.monotonic()
     tables.ensure_typed(context.catalog, contract)
     write = BranchWrite(context, table_names.typed(contract), batches[-1])
+    if by_others := other_writers.check(write.base, contract):
+        log.warning("%s", by_others)
     active = active_contract.resolve_publish_contract(write.base, contract)
     offsets = dict(cursor.read_table_cursor(write.base))
     topic, last = batches[-1].topic, batches[-1].seq

@@ -119,4 +119,4 @@ def _decode(value: bytes) -> Mapping[str, Any]:
         raise RefusedError("A record of the control topic is not an event of Iceberg's sink for Kafka Connect.")
     length = int.from_bytes(value[2:4], "big")
     schema = fastavro.parse_schema(json.loads(value[4 : 4 + length]))
-    return dict(fastavro.schemaless_reader(io.BytesIO(value[4 + length :]), schema))  # type: ignore[arg-type,call-arg]
+    return dict(fastavro.schemaless_reader(io.BytesIO(value[4 + length :]), schema))  # type: ignore[arg-type]

@@ -75,12 +75,14 @@ class TablePlan:
         published: per topic how far the table has published.
         pending: per topic the batches that are staged and not published, in order.
         rows: how many rows the table has now.
+        other_writers: what other engines committed since Sluice's last commit, as text; empty if nothing.
     """
 
     contract: Contract
     published: Mapping[str, PublishedOffsets] = field(default_factory=dict)
     pending: Mapping[str, tuple[Batch, ...]] = field(default_factory=dict)
     rows: int = 0
+    other_writers: str = ""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from sluice.ledger import accepted_gaps, backlog, consumers, ledger_rows, unfini
 from sluice.ledger import offsets_table as ledgers
 from sluice.ledger.ledger_rows import LedgerRow
 from sluice.ledger.offsets_table import Ledger
-from sluice.plan import truncation
+from sluice.plan import other_writers, truncation
 from sluice.plan import warnings as plan_warnings
 from sluice.plan.batches import TopicProgress, plan_topic
 from sluice.plan.model import GroupPlan, PlanInputs, TablePlan, TopicPlan
@@ -48,6 +48,7 @@ class _TableProgress:
     published: Mapping[str, PublishedOffsets] = field(default_factory=dict)
     change: PendingChange | None = None
     rows: int = 0
+    other_writers: str = ""
     error: SluiceError | None = None
 
 
@@ -149,6 +150,7 @@ def _read_table(contract: Contract, inputs: PlanInputs, kafka: TopicStates, *, f
         _check_deletes_stay(contract if change is None else change.new if change.due else change.old, kafka)
         if table is not None:
             found.rows = snapshots.count_rows(table)
+            found.other_writers = other_writers.describe_commits(table, contract)
 
     try:
         availability.isolate_table_failure(catalog, read, table=contract.table)
@@ -205,7 +207,7 @@ def _plan_table(
                 pending[topic] = backlog.check_rows_staged(contract.table, staging, batches, ledger, group_backlog.gaps)
             except SluiceError as error:
                 first = first or error
-    return TablePlan(contract, progress.published, pending, progress.rows), first
+    return TablePlan(contract, progress.published, pending, progress.rows, progress.other_writers), first
 
 
 def write_plan(group: Group, inputs: PlanInputs, *, run_id: str) -> GroupPlan:

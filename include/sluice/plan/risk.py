@@ -15,6 +15,7 @@ class RiskKind(StrEnum):
     SCHEMA = "schema"
     LEFT_BEHIND = "left behind"
     TIMESTAMPS = "timestamps"
+    OTHER_WRITERS = "other writers"
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,9 @@ def find_risks(
     for table_plan in table_plans.values():
         found += _schema_risks(table_plan.contract, subjects)
         found += _unpublished_leftovers(inputs.catalog, table_plan, contracts)
+        if text := table_plan.other_writers:
+            topic = next(iter(table_plan.contract.topics), "")
+            found.append(Risk(RiskKind.OTHER_WRITERS, topic, text, table_plan.contract.table))
     return tuple(found)
 
 

@@ -41,6 +41,7 @@ _AT_RISK = {
     RiskKind.TOMBSTONES: "Check that the group's DAG runs and keeps up, or raise the topic's delete.retention.ms.",
     RiskKind.LEFT_BEHIND: "Add the topic to the contract again until `status` shows it fully published.",
     RiskKind.TIMESTAMPS: "Have the producer send milliseconds; message.timestamp.after.max.ms refuses others.",
+    RiskKind.OTHER_WRITERS: "Stop the other engine; or set `other_writers: allow` if its rows belong there.",
     RiskKind.SCHEMA: "Ask the producers whether the field is gone for good, then change the contract.",
 }
 _NEXT_OF_CHANGE = {

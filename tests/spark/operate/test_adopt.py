@@ -53,9 +53,7 @@ def _numbers(it: Lake, table: str) -> list[int]:
     return sorted(row["n"] for row in it.rows(table))
 
 
-def test_a_streaming_query_is_continued_and_goes_on_again(
-    lake: Callable[..., Lake], tmp_path: Path, generated_code: None
-) -> None:
+def test_a_streaming_query_is_continued_and_goes_on_again(lake: Callable[..., Lake], tmp_path: Path) -> None:
     it = lake()
     it.create_topic(2)
     table = it.contract()
@@ -139,6 +137,15 @@ def test_a_consumer_group_is_continued_by_key(lake: Callable[..., Lake]) -> None
     it.drain(table)
     it.assert_folded(table)
     assert len(it.rows(table)) == 40
+    # Another engine writes to the table.
+    it.spark.sql(f"INSERT INTO lake.{table} (id, n, text) VALUES ('other', 1, 'x')")
+    it.send([(0, "k2", record(1002))])
+    (warning,) = it.plan().warnings
+    assert "added-records 1; engine-name spark" in str(warning)
+    for policy, state in (("stop", "failed"), ("allow", "published")):
+        it.contract(table=table, mode="upsert", deletes="tombstone", other_writers=policy)
+        assert it.run()[table]["state"] == state
+    it.assert_folded(table, {**it.fold(), "other": {"n": 1}})
     # Offsets that staging does not know as a batch's end can't be adopted for a second table of the topic.
     other = it.contract()
     _create(it, other)
