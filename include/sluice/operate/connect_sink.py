@@ -88,7 +88,7 @@ def _read_events(
         raise state
     unread = {p: m.end for p, m in state.watermarks.items() if start.get(p, m.start) < m.end}
     settings = {"group.id": "sluice-adopt", "enable.auto.commit": False, "isolation.level": "read_committed"}
-    consumer = login.make_consumer(client, {**broker.librdkafka_config(), **settings, "enable.partition.eof": True})
+    consumer = login.make_consumer(client, {**settings, "enable.partition.eof": True})
     try:
         consumer.assign([TopicPartition(topic, p, start.get(p, state.watermarks[p].start)) for p in unread])
         yield from _poll(consumer, set(unread))
@@ -118,5 +118,17 @@ def _decode(value: bytes) -> Mapping[str, Any]:
     if not value.startswith(AVRO_HEADER):
         raise RefusedError("A record of the control topic is not an event of Iceberg's sink for Kafka Connect.")
     length = int.from_bytes(value[2:4], "big")
-    schema = fastavro.parse_schema(json.loads(value[4 : 4 + length]))
+    schema = fastavro.parse_schema(_without_namespaces(json.loads(value[4 : 4 + length])))
     return dict(fastavro.schemaless_reader(io.BytesIO(value[4 + length :]), schema))  # type: ignore[arg-type]
+
+
+def _without_namespaces(schema: Any) -> Any:
+    """The schema with plain names: Java writes names of no namespace inside a namespace, where fastavro adds it."""
+    if isinstance(schema, str):
+        return schema.rpartition(".")[2]
+    if isinstance(schema, list):
+        return [_without_namespaces(each) for each in schema]
+    if isinstance(schema, dict):
+        names = ("name", "type", "items", "values", "fields")
+        return {k: _without_namespaces(v) if k in names else v for k, v in schema.items() if k != "namespace"}
+    return schema
