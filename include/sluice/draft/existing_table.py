@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from pyiceberg.table import Table
 
+from sluice.contract.contract import Contract
 from sluice.contract.values import KAFKA_COLUMNS
 from sluice.draft.model import Draft, DraftColumn, Proposal
 from sluice.iceberg import schema
@@ -43,6 +44,8 @@ def fit_to_table(draft: Draft, table: Table) -> Draft:
     partitions = list(map(str, schema.partition_fields(table.spec(), have)))
     notes = [f"the table has no column for the field {c.source or c.name}" for c in drafted.values()]
     settings = dict(draft.settings)
+    if table.format_version > Contract.model_fields["format_version"].default:
+        settings["format_version"] = Proposal(table.format_version, "as the table has it")
     if missing := set(settings["identifier"].value if "identifier" in settings else ()) - names:
         notes.append(f"mode upsert would need the columns {', '.join(sorted(missing))} of the record's key")
         settings = {n: p for n, p in settings.items() if n not in ("identifier", "deletes", "order")}

@@ -23,7 +23,7 @@ from sluice.contract.contract import Contract
 from sluice.contract.values import KAFKA_COLUMNS
 from sluice.errors import SchemaChangeError
 from sluice.evolve import apply
-from sluice.iceberg import schema
+from sluice.iceberg import compat, schema
 from sluice.iceberg.active_contract import CONTRACT_PROPERTY, ContractVersion, find_schema_mismatches
 from sluice.iceberg.cursor import ADOPTED
 from sluice.iceberg.tables import SLICES_SINCE
@@ -114,8 +114,7 @@ def commit_adoption(
     """
     table, transaction = staged.table, staged.transaction
     through = {PUBLISHED_THROUGH: encode_published_through(published)}
-    with transaction.update_snapshot({STEP: ADOPT_STEP, RUN_ID: run_id, **through}).fast_append():
-        pass
+    compat.add_empty_snapshot(transaction, {STEP: ADOPT_STEP, RUN_ID: run_id, **through})
     active = replace(version, schema_id=transaction.table_metadata.schema().schema_id)
     transaction.set_properties(
         {
@@ -126,4 +125,4 @@ def commit_adoption(
             ADOPTED: json.dumps({t: dict(p.next_offsets) for t, p in published.items()}, separators=(",", ":")),
         }
     )
-    apply.commit_as_read(catalog, table, transaction)
+    apply.commit_as_read(catalog, table, transaction, table.format_version)

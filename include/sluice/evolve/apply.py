@@ -136,18 +136,24 @@ def commit_change(catalog: Catalog, change: PendingChange, version: ContractVers
     stale = [n for n in _layout_properties(old) if n not in _layout_properties(new) and n in table.properties]
     if stale:
         transaction.remove_properties(*stale)
-    commit_as_read(catalog, table, transaction)
+    commit_as_read(catalog, table, transaction, new.format_version)
 
 
-def commit_as_read(catalog: Catalog, table: Table, transaction: Transaction) -> None:
+def commit_as_read(catalog: Catalog, table: Table, transaction: Transaction, format_version: int) -> None:
     """Commit a staged transaction, provided that the table's schema and main are still as they were read.
+
+    Args:
+        catalog: where the table is.
+        table: as it was read.
+        transaction: what to commit.
+        format_version: Iceberg's, which the table gets if its own is lower.
 
     Raises:
         CommitFailedException: another commit came first; nothing was changed.
     """
     updates, requirements = staged_commit(transaction)
-    if new.format_version > table.format_version:
-        updates = (*updates, UpgradeFormatVersionUpdate(format_version=new.format_version))
+    if format_version > table.format_version:
+        updates = (*updates, UpgradeFormatVersionUpdate(format_version=format_version))
     as_read = (
         AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=table.metadata.current_snapshot_id),
         AssertCurrentSchemaId(current_schema_id=table.schema().schema_id),

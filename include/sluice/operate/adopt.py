@@ -193,11 +193,12 @@ def _check_adoptable(table: Table, contract: Contract) -> None:
             table=name,
             next_step="Use a new table.",
         )
-    if table.metadata.format_version < 2:
+    if (version := table.format_version) != contract.format_version:
+        fix = f"ALTER TABLE {name} SET TBLPROPERTIES ('format-version' = '2')" if version < 2 else ""
         raise RefusedError(
-            "The table has format version 1, which has no delete files.",
+            f"The table has format version {version}, and the contract {contract.format_version}.",
             table=name,
-            next_step=f"ALTER TABLE {name} SET TBLPROPERTIES ('format-version' = '2').",
+            next_step=f"{fix or f'Set format_version: {version} in the contract'}.",
         )
     current = table.metadata.current_snapshot()
     if current and int(snapshots.summary(current).get("total-equality-deletes", "0")):
