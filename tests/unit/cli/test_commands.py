@@ -27,6 +27,7 @@ from sluice.pages import quarantine_summary
 pytestmark = pytest.mark.unit
 
 FACTS = {
+    "adopt",
     "at",
     "contract check",
     "contract diff",
@@ -74,14 +75,23 @@ def test_each_example_of_a_command_is_one(name: str) -> None:
 def test_each_command_that_prints_facts_has_json() -> None:
     assert {name for name, parser in COMMANDS.items() if "--json" in parser._option_string_actions} == FACTS
     assert set(COMMANDS) - FACTS == {
-        *("airflow setup", "contract init", "contract import", "contract export", "sql", "demo", "completion")
+        *(
+            "airflow setup",
+            "contract init",
+            "contract import",
+            "contract export",
+            "sql",
+            "demo",
+            "completion",
+            "offsets",
+        )
     }
 
 
 def test_only_what_is_done_by_hand_asks_for_a_reason() -> None:
     by_hand = {name for name, parser in COMMANDS.items() if "--why" in parser._option_string_actions}
     assert by_hand == {
-        "gap accept", "publish-blocked", "rollback", "schema", "backfill run", "ledger retire-consumer",
+        "gap accept", "publish-blocked", "rollback", "schema", "backfill run", "ledger retire-consumer", "adopt",
     }  # fmt: skip
     assert {name for name, parser in COMMANDS.items() if "--yes" in parser._option_string_actions} == by_hand
     for name in by_hand:
