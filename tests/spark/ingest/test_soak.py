@@ -29,7 +29,8 @@ from tests.support.faults import StepThread
 from tests.support.killable_driver import StoppingJob, running_driver
 from tests.support.lake import Lake
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
+MINUTES = float(os.environ.get("SLUICE_SOAK_MINUTES", "15"))
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 + 60 * MINUTES)]
 
 BATCHES = int(os.environ.get("SLUICE_SOAK_BATCHES", "60"))
 RECORDS = 200
@@ -37,7 +38,6 @@ KEYS = 2_000
 # Seconds stand for weeks: whatever may go, goes at once.
 STRICT = {"snapshot_age": "5s", "staging_retention": "5s", "min_snapshots": 2, "min_input_files": 3}
 WORK = 1_800
-MINUTES = float(os.environ.get("SLUICE_SOAK_MINUTES", "15"))
 
 
 def test_an_hour_of_batches_against_all_of_maintenance(
