@@ -264,6 +264,7 @@ API_FIELDS: dict[str, dict[str, str]] = {
         "evidence": "the measured facts",
         "step": "the next step; empty if nothing need be done",
     },
+    "Coordinates": {"partition": "the partition", "offset": "the offset"},
     "RiskStatus": {"kind": "what kind of risk, see [at risk](../operate/monitoring.md#at-risk)", "text": "the risk"},
     "SnapshotStatus": {
         "age_seconds": "its age",

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from sluice.dag_ids import BACKFILL, OPERATOR_DAGS
 from sluice_web import reading
 from sluice_web.operations import ViewerDep
-from sluice_web.reading import Hours, Moment, Readable
+from sluice_web.reading import Hours, Moment, Readable, Search
 from sluice_web.timelines import visible_events
 
 if TYPE_CHECKING:
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from sluice.pages.history import History
     from sluice.pages.trends import Trend
     from sluice.status.events import Event
+    from sluice.status.record_trace import RecordTrace
 
 router = APIRouter()
 
+RecordAt = Annotated[str, Query(pattern=r"^\d{1,10}:\d{1,18}$", description="PARTITION:OFFSET of the record.")]
 Dag = Annotated[str, Query(max_length=250, description="The id of an operator's DAG.")]
 Form = Annotated[str, Query(max_length=10_000, description="The `conf` of the run as JSON, without the table.")]
 
@@ -109,6 +111,26 @@ def api_table_timeline(readable: Readable, name: str, hours: Hours = 24, at: Mom
     except SluiceError as error:
         answer["trouble"] = str(error)
     return answer
+
+
+@router.get("/api/tables/{name}/record", response_class=JSONResponse)
+def api_record(readable: Readable, name: str, at: RecordAt, topic: Search = "") -> dict[str, Any]:
+    """What became of one record, as `sluice find --json` prints it.
+
+    422 if several topics feed the table, and `topic` is none of them.
+    """
+    from sluice.status import text
+    from sluice.status.redact import hide_names
+
+    until = reading.answer_deadline()
+    status = reading.require_status(readable, until)
+    table = reading.require_table(status, name)
+    topics = [each.topic for each in table.topics]
+    if topic not in (topics if len(topics) > 1 else ["", *topics]):
+        raise HTTPException(422, f"Name the record's topic, one of: {', '.join(topics)}.")
+    found: RecordTrace = reading.require_value(reading.read_record(name, at, topic, until))
+    error = found.error and hide_names(found.error, status.hidden_tables)
+    return dict(text.to_json_types(replace(found, error=error)))
 
 
 @router.get("/api/tables/{name}/readiness", response_class=JSONResponse)

@@ -127,6 +127,25 @@ def table_page(request: Request, readable: Readable, viewer: ViewerDep, name: st
     )  # fmt: skip
 
 
+@router.get("/tables/{name}/record", response_class=HTMLResponse)
+def record_page(request: Request, readable: Readable, name: str, at: Search = "", topic: Search = "") -> HTMLResponse:
+    """What became of one record: its batch, its row or its error."""
+    from sluice.status import text
+    from sluice.status.redact import hide_names
+
+    known = reading.read_status(readable)
+    table = reading.find_table(known.value, name)
+    if table is None:
+        return answer_no_table(request, known, name)
+    found = reading.read_record(name, at, topic) if at else None
+    told = text.record_trace_lines(name, found.value) if found and found.value else []
+    lines = [hide_names(line, hidden_tables(known)) for line in told]
+    return render_page(
+        request, "record.html", known, *([found] if found else []), here="tables", table=table, at=at, topic=topic,
+        lines=[line.split(None, 1) for line in lines[1:]], first=lines[0] if lines else "",
+    )  # fmt: skip
+
+
 @router.get("/tables/{name}/report", response_class=HTMLResponse)
 def report_page(request: Request, readable: Readable, name: str, run_id: RunId = None) -> HTMLResponse:
     """The report of a run and a table."""

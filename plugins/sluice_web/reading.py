@@ -46,8 +46,10 @@ if TYPE_CHECKING:
     from sluice.pages.trends import Trend
     from sluice.status.model import Status, TableStatus
     from sluice.status.readiness import ReadinessCheck
+    from sluice.status.record_trace import RecordTrace
 
 FIRST_WAIT_S = 0.2  # limit for the very first page after a start
+RECORD_WAIT_S = 3.0
 ANSWER_WAIT_S = (
     8.0  # who asks for JSON or metrics does not look again, as the pages do; Prometheus waits for ten seconds
 )
@@ -94,6 +96,13 @@ def _read_detail(name: str) -> TableDetail:
     from sluice.pages import detail
 
     return detail.read_detail(name, kafka_settings(), read_paused(MAINTENANCE_DAGS))
+
+
+def _read_trace(key: str) -> RecordTrace:
+    from sluice.status import record_trace
+
+    name, at, topic = json.loads(key)
+    return record_trace.read_trace(name, at, topic or None, kafka_settings())
 
 
 def read_paused(dags: Sequence[str]) -> dict[str, bool]:
@@ -175,6 +184,7 @@ class ReadingFeeds:
         self.reports: Feeds[str] = Feeds(_lazy_reader("report", "read_report"), slots=Slots())
         # Own slots: failed runs must be readable while the catalog hangs.
         self.failed: Feeds[History] = Feeds(_read_failed, slots=Slots())
+        self.records: Feeds[RecordTrace] = Feeds(_read_trace, slots=Slots())
         # Read anew for each look, because an operator acts on it.
         self.dry_runs: Feeds[DryRun] = Feeds(_read_dry_run, fresh=1.0, slots=Slots())
 
@@ -256,6 +266,11 @@ def read_table_history(name: str, until: float | None = None, hours: int = WEEK_
     """Read the events of one table."""
     own = feeds().histories if hours <= WEEK_H else feeds().months
     return own.get_feed(name).get(wait=FIRST_WAIT_S, until=until)
+
+
+def read_record(name: str, at: str, topic: str, until: float | None = None) -> Reading[RecordTrace]:
+    """Read what became of a record, by its PARTITION:OFFSET; the topic is empty if only one feeds the table."""
+    return feeds().records.get_feed(json.dumps([name, at, topic])).get(wait=RECORD_WAIT_S, until=until)
 
 
 def readable_dags(readable: set[str], tables: Sequence[TableStatus]) -> set[str]:

@@ -45,6 +45,7 @@ from sluice.status.model import (
 )
 from sluice.status.open_work import OpenBatch, SliceStatus
 from sluice.status.readiness import ReadinessCheck
+from sluice.status.record_trace import Coordinates, Place, RecordTrace
 
 NOW = datetime.now(UTC)
 EVENT_AT = NOW - timedelta(minutes=10)
@@ -53,6 +54,7 @@ READABLE = {"ingest_mine", "backfill", MAINTENANCE_DAGS[0]}
 REFUSED_PATHS = (
     "/api/tables/db.mine/timeline?at=yesterday",
     "/api/tables/db.none",
+    "/api/tables/db.mine/record?at=0:3&topic=other",
     *(f"/api/tables/db.mine/dry-run?dag={dag}" for dag in ("rollback", "ingest_mine")),
     *(f"/api/tables/db.mine/dry-run?form={form}" for form in ("[]", "{", "%7B%22table%22")),
 )
@@ -83,6 +85,18 @@ OFFSETS = {0: OffsetRange(3, 9)}
 SHARED_TOPIC_MESSAGE = "Topic 't' is shared, and group is mine for db.mine, other for db.other."
 SHARED_FOLDER_MESSAGE = (
     "FolderSharedError: Files of other tables lie in this table's folder: db.other in s3://l/db.other, hr.x in s3"
+)
+TRACE = RecordTrace(
+    "db.mine",
+    Coordinates("t.mine", 0, 3),
+    Place.BLOCKED,
+    OFFSETS[0],
+    3,
+    NOW,
+    "run",
+    NOW,
+    True,
+    error=SHARED_TOPIC_MESSAGE,
 )
 FULL_STATUS: dict[str, Any] = {
     "snapshot": SnapshotStatus(7, NOW, 1.5, "t.mine", 2, OFFSETS, 6, "run", "publish"),
@@ -246,6 +260,7 @@ def main() -> None:
             get_feed=lambda key: fixed_feed(History(NOW, [runs[dag].event for dag in json.loads(key)[0]]))
         ),
         dry_runs=fixed_feed(DryRun([SHARED_TOPIC_MESSAGE], {"ranges": {"0": [3, 9]}})),
+        records=fixed_feed(TRACE),
         reports=fixed_feed(f"<h1>What a run left</h1>{SHARED_TOPIC_MESSAGE}"),
     )
     reading.feeds = lambda: filled
@@ -275,6 +290,7 @@ def main() -> None:
         path = getattr(route, "path", "")
         for name in TABLE_NAMES if "{name}" in path and "static" not in path else ("",):
             at = path.replace("{name}", f"db.{name}" if name else "sluice.css")
+            at += "?at=0:3" if at.endswith("/record") else ""
             answer = get_and_check_waiting(client, at)
             found[at] = [answer.status_code, answer.text]
             assert answer.headers["x-content-type-options"] == "nosniff", at

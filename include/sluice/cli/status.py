@@ -11,7 +11,7 @@ from typing import Any
 
 from sluice.cli import output
 from sluice.cli.arguments import add_command, add_json, add_patience, add_table, load_contracts
-from sluice.errors import SluiceError, exit_code
+from sluice.errors import exit_code
 
 
 def add_commands(commands: Any) -> None:
@@ -131,7 +131,6 @@ def _at(given: argparse.Namespace) -> int:
 def _find(given: argparse.Namespace) -> int:
     from sluice.iceberg import availability
     from sluice.kafka import broker
-    from sluice.ledger.offsets_table import load_ledger
     from sluice.plan import resolve_topics
     from sluice.status import record_trace, text
 
@@ -143,14 +142,8 @@ def _find(given: argparse.Namespace) -> int:
             if given.key
             else record_trace.parse_coordinates(contract, given.offset, given.topic)
         )
-        state = None
+        trace = None
         if record:
-            try:
-                found = broker.describe_topics(broker.connect(given.patience), [record.topic])[record.topic]
-            except SluiceError as error:
-                found = error
-            state = found if isinstance(found, broker.TopicState) else None
-        ledger = load_ledger(catalog)
-        trace = record_trace.trace_record(catalog, contract, record, ledger, state) if record else None
+            trace = record_trace.ask_and_trace(catalog, contract, record, lambda: broker.connect(given.patience))
     output.show(given, trace, lambda: output.print_lines(text.record_trace_lines(given.table, trace)))
     return 0

@@ -14,6 +14,7 @@ from sluice.pages.trends import Trend
 from sluice.status.events import Event, Lane
 from sluice.status.model import TableStatus
 from sluice.status.readiness import ReadinessCheck
+from sluice.status.record_trace import RecordTrace
 from sluice.status.timeline import TableAsOf
 
 COMPUTED_FIELDS = {
@@ -88,6 +89,7 @@ ANSWERS: Mapping[str, Any] = {
     "/api/timeline": TimelineAnswer,
     "/api/tables/{name}/timeline": TableTimelineAnswer,
     "/api/tables/{name}/readiness": list[ReadinessAnswer],
+    "/api/tables/{name}/record": RecordTrace,
     "/api/tables/{name}/dry-run": DryRunAnswer,
     "/api/quality": dict[str, list[ExpectationAnswer]],
 }

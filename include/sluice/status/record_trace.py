@@ -5,7 +5,7 @@ In: a table's contract and a record's coordinates, or a key. Out: what Kafka, th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -13,17 +13,22 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from sluice.contract.contract import Contract
-from sluice.errors import ContractError
-from sluice.iceberg import cursor, snapshots, table_names, tables
+from sluice.contract.folder import load_contracts
+from sluice.errors import ContractError, SluiceError
+from sluice.iceberg import availability, cursor, snapshots, table_names, tables
+from sluice.iceberg import catalog as catalogs
 from sluice.iceberg.filters import And, BooleanExpression, above, at_most, equal
+from sluice.kafka import broker
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState, row_from_record
+from sluice.ledger.offsets_table import load_ledger
 from sluice.offsets import OffsetRange
+from sluice.plan import resolve_topics
 
 if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-    from sluice.kafka.broker import TopicState
     from sluice.ledger.offsets_table import Ledger
 
 
@@ -119,12 +124,12 @@ def parse_coordinates(contract: Contract, text: str, topic: str | None) -> Coord
     """
     partition, _, offset = text.partition(":")
     if not (partition.isdecimal() and offset.isdecimal()):
-        raise ContractError(f"--offset {text!r} is no PARTITION:OFFSET, such as 0:4711.", table=contract.table)
+        raise ContractError(f"{text!r} is no PARTITION:OFFSET, such as 0:4711.", table=contract.table)
     if topic is None and len(contract.topics) == 1:
         topic = contract.topics[0]
     if topic not in contract.topics:
         names = ", ".join(contract.topics)
-        raise ContractError(f"Name the record's topic by --topic, one of: {names}.", table=contract.table)
+        raise ContractError(f"Name the record's topic, one of: {names}.", table=contract.table)
     return Coordinates(topic, int(partition), int(offset))
 
 
@@ -150,8 +155,39 @@ def find_by_key(catalog: Catalog, contract: Contract, values: Sequence[str]) -> 
     return None
 
 
+def read_trace(name: str, text: str, topic: str | None, kafka: Mapping[str, Any] | None) -> RecordTrace:
+    """Trace a record of a table, for the pages.
+
+    Args:
+        name: the table's name.
+        text: `PARTITION:OFFSET`.
+        topic: needed if several topics feed the table.
+        kafka: settings of librdkafka; None: those of the environment.
+
+    Raises:
+        ContractError: no contract names the table, or as `parse_coordinates`.
+        CatalogUnavailableError: the catalog did not answer.
+    """
+    with availability.translate_catalog_errors(), catalogs.load() as catalog:
+        contract = resolve_topics.resolve(load_contracts(strict=False), catalog, None).table(name)
+        record = parse_coordinates(contract, text, topic)
+        return ask_and_trace(catalog, contract, record, lambda: broker.make_admin_client(kafka))
+
+
+def ask_and_trace(
+    catalog: Catalog, contract: Contract, record: Coordinates, connect: Callable[[], AdminClient]
+) -> RecordTrace:
+    """Trace a record as `trace_record` does, with what Kafka says of its topic, if Kafka answers."""
+    try:
+        state = broker.describe_topics(connect(), [record.topic])[record.topic]
+    except SluiceError as error:
+        state = error
+    known = state if isinstance(state, broker.TopicState) else None
+    return trace_record(catalog, contract, record, load_ledger(catalog), known)
+
+
 def trace_record(
-    catalog: Catalog, contract: Contract, record: Coordinates, ledger: Ledger | None, state: TopicState | None
+    catalog: Catalog, contract: Contract, record: Coordinates, ledger: Ledger | None, state: broker.TopicState | None
 ) -> RecordTrace:
     """Trace a record.
 

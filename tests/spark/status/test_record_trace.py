@@ -65,7 +65,7 @@ def test_a_record_is_followed_to_its_row_its_quarantine_or_the_reason_for_neithe
     ("arguments", "error"),
     [
         (["--offset", "4711"], "is no PARTITION:OFFSET"),
-        (["--offset", "0:1", "--topic", "other"], "Name the record's topic by --topic, one of"),
+        (["--offset", "0:1", "--topic", "other"], "Name the record's topic, one of"),
         (["--key", "a"], "none: name the record by --offset"),
     ],
 )

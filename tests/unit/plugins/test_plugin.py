@@ -114,6 +114,8 @@ def test_what_is_said_of_a_table_names_no_other_that_its_reader_may_not_see(foun
         "/api/tables/db.mine",
         "/tables/db.mine/report",
         "/api/tables/db.mine/dry-run",
+        "/api/tables/db.mine/record?at=0:3",
+        "/tables/db.mine/record?at=0:3",
     ):
         assert shared.format("another table") in found[at][1], at
     for at in ("/api/tables", "/tables/db.mine", "/timeline", *(f"{x}/tables/db.mine/timeline" for x in ("", "/api"))):
@@ -254,7 +256,7 @@ def test_the_answers_are_what_the_description_says_of_them(found: dict[str, tupl
             shape["additionalProperties"] = False  # here, so that a field which is not described is found
     checked = 0
     for path, methods in described["paths"].items():
-        at = path.replace("{name}", "db.mine")
+        at = path.replace("{name}", "db.mine") + ("?at=0:3" if path.endswith("/record") else "")
         content = methods["get"]["responses"]["200"]["content"]
         if path == "/metrics":
             assert list(content) == ["text/plain"]
@@ -265,7 +267,7 @@ def test_the_answers_are_what_the_description_says_of_them(found: dict[str, tupl
         assert answer, at
         jsonschema.validate(answer, {**shape, "components": described["components"]}, Draft202012Validator)
         checked += 1
-    assert checked == 7
+    assert checked == 8
 
 
 def test_the_description_says_what_is_answered_where_there_is_no_answer(found: dict[str, tuple[int, str]]) -> None:
@@ -277,7 +279,7 @@ def test_the_description_says_what_is_answered_where_there_is_no_answer(found: d
     of_table = ("401", "403", "404", "503")
     assert told == {
         **dict.fromkeys(("/metrics", "/api/tables", "/api/timeline", "/api/quality"), ("401", "403", "503")),
-        **dict.fromkeys(("/api/tables/{name}", "/api/tables/{name}/readiness"), of_table),
+        **dict.fromkeys(("/api/tables/{name}", "/api/tables/{name}/readiness", "/api/tables/{name}/record"), of_table),
         **dict.fromkeys((f"/api/tables/{{name}}/{part}" for part in ("timeline", "dry-run")), ("400", *of_table)),
     }
     # And it is so.
@@ -288,6 +290,7 @@ def test_the_description_says_what_is_answered_where_there_is_no_answer(found: d
         "/api/tables?login": 401,
         "/metrics?login": 401,
         "/api/tables/db.none": 404,
+        "/api/tables/db.mine/record?at=0:3&topic=other": 422,
         "/api/tables?unread": 503,
         "/metrics?unread": 503,
     }
