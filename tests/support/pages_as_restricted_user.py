@@ -289,8 +289,7 @@ def main() -> None:
     for route in plugin.app.routes:
         path = getattr(route, "path", "")
         for name in TABLE_NAMES if "{name}" in path and "static" not in path else ("",):
-            at = path.replace("{name}", f"db.{name}" if name else "sluice.css")
-            at += "?at=0:3" if at.endswith("/record") else ""
+            at = path.replace("{name}", f"db.{name}" if name else "sluice.css").replace("/record", "/record?at=0:3")
             answer = get_and_check_waiting(client, at)
             found[at] = [answer.status_code, answer.text]
             assert answer.headers["x-content-type-options"] == "nosniff", at

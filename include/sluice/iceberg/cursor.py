@@ -17,6 +17,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from sluice.batch import (
+    ADOPT_STEP,
     BATCH_SEQ,
     CURSOR_TAG,
     LEADER_EPOCHS,
@@ -116,9 +117,18 @@ def read_table_cursor(table: Table | None) -> Mapping[str, PublishedOffsets]:
         table: the typed table; None if it does not exist.
 
     Raises:
-        CursorUnknownError: the table has data, and no step of the lookup gives its offsets.
+        CursorUnknownError: the table has data, and no step of the lookup gives its offsets; or it was rolled back to
+            before it was adopted.
     """
     snapshot = _find_carrier(table, PUBLISHED_THROUGH) if table else None
+    if snapshot is None and table is not None and ADOPTED in table.properties:
+        raise CursorUnknownError(
+            "The table was rolled back to before it was adopted: rows of the previous writer are missing, and "
+            "Sluice has not read their records.",
+            table=".".join(table.name()),
+            next_step=f"Roll it forward to the snapshot whose summary has sluice.step = {ADOPT_STEP}, or a later one. "
+            f"Or adopt it again from where its rows end: remove its properties {ADOPTED} and sluice.contract.",
+        )
     return decode_published_through(snapshots.summary(snapshot)[PUBLISHED_THROUGH]) if snapshot else {}
 
 

@@ -13,7 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from sluice.batch import PUBLISHED_THROUGH, RUN_ID
 from sluice.errors import RefusedError
-from sluice.iceberg import snapshots
+from sluice.iceberg import cursor, snapshots
 
 MAX_SUGGESTED = 10
 
@@ -94,6 +94,14 @@ def require_offsets_snapshot(name: str, table: Table, target: Snapshot) -> Snaps
     if not snapshots.is_first_snapshot(oldest):
         raise RefusedError(
             "The snapshots that carried the table's offsets at that time have expired.",
+            table=name,
+            snapshot=target.snapshot_id,
+            next_step="Choose a newer snapshot.",
+        )
+    if cursor.read_adopted_offsets(table):
+        raise RefusedError(
+            "The snapshot is older than the table's adoption: Sluice could not publish the rows of the previous writer "
+            "again.",
             table=name,
             snapshot=target.snapshot_id,
             next_step="Choose a newer snapshot.",

@@ -23,6 +23,7 @@ from sluice.evolve import auto_columns, evolve
 from sluice.evolve.pending_change import PendingChange
 from sluice.formats import masks
 from sluice.iceberg import availability, cursor, requirements_check, snapshots, table_names, tables
+from sluice.iceberg.active_contract import CONTRACT_PROPERTY
 from sluice.kafka import broker
 from sluice.ledger import accepted_gaps, backlog, consumers, ledger_rows, unfinished_rollback
 from sluice.ledger import offsets_table as ledgers
@@ -49,6 +50,7 @@ class _TableProgress:
     change: PendingChange | None = None
     rows: int = 0
     other_writers: str = ""
+    is_foreign: bool = False  # another writer filled the table, and nothing says where it stopped
     error: SluiceError | None = None
 
 
@@ -84,6 +86,7 @@ def make_plan(group: Group, inputs: PlanInputs, *, extend: bool = True) -> Group
     progress = {c.table: _read_table(c, inputs, kafka, follow_registry=extend) for c in chosen}
     stops |= {name: each.error for name, each in progress.items() if each.error}
     stops = {**inputs.unready, **stops}
+    unready = {*inputs.unready, *(name for name, each in progress.items() if each.error and each.is_foreign)}
     readable = {name: each.published for name, each in progress.items() if each.error is None}
     gaps = ledger.gaps(topics) if ledger else []
     known = backlog.find_known_batches(chosen, staging, readable, ledger, gaps)
@@ -107,8 +110,9 @@ def make_plan(group: Group, inputs: PlanInputs, *, extend: bool = True) -> Group
             accepted=accepted_gaps.accepted_ranges(gaps, topic, state.topic_id),
         )
         try:
-            # Without a table that could publish them, no offsets are frozen.
-            some_ready = any(name not in inputs.unready for name in contracts.topics[topic].tables)
+            # Without a table that could publish them, no offsets are frozen. Where the records of a table begin that is
+            # not adopted yet, is not known.
+            some_ready = any(name not in unready for name in contracts.topics[topic].tables)
             topic_plan = plan_topic(topic_progress, inputs.client, extend=extend and some_ready)
             topic_plans[topic] = replace(topic_plan, unrecorded=unrecorded)
         except SluiceError as error:
@@ -144,7 +148,10 @@ def _read_table(contract: Contract, inputs: PlanInputs, kafka: TopicStates, *, f
 
     def read() -> None:
         table = tables.load(catalog, table_names.typed(contract))
+        properties = table.properties if table else {CONTRACT_PROPERTY: ""}
+        found.is_foreign = CONTRACT_PROPERTY not in properties or cursor.ADOPTED in properties
         found.published = cursor.read_table_cursor(table)
+        found.is_foreign &= not found.published
         found.change = change = _find_change(catalog, table, contract, follow_registry=follow_registry)
         # Batches are published by the active contract; the file's may still wait for a review.
         _check_deletes_stay(contract if change is None else change.new if change.due else change.old, kafka)

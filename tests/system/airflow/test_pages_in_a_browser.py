@@ -67,6 +67,13 @@ def times_follow_airflow(page: Page, moment: Locator) -> None:
         expect(moment).to_contain_text(f"{utc.astimezone(ZoneInfo(zone)):%H:%M:%S} {label}")
 
 
+def see_what_became_of_a_record(frame):
+    frame.get_by_label("Find a record").fill("0:0")
+    frame.get_by_label("Find a record").press("Enter")
+    expect(frame.locator("main")).to_contain_text("partition 0 offset 0: staged, and its batch is blocked")
+    frame.locator("h1").get_by_role("link", name="mixed.bad").click()
+
+
 def test_an_operator_finds_the_blocked_table_and_what_to_do(stack):
     url = stack.env["SLUICE_PAGES_URL"]
     with logged_in(stack.env, timezone_id="Asia/Tokyo", locale="en-GB") as browser:
@@ -102,11 +109,7 @@ def test_an_operator_finds_the_blocked_table_and_what_to_do(stack):
         # Back, and to the run that was refused: a link of the timeline.
         frame = in_airflow(page, url)
         frame.get_by_role("link", name="mixed.bad", exact=True).click()
-        # What became of a record.
-        frame.get_by_label("Find a record").fill("0:0")
-        frame.get_by_role("button", name="Find").click()
-        expect(frame.locator("main")).to_contain_text("partition 0 offset 0: staged, and its batch is blocked")
-        frame.locator("h1").get_by_role("link", name="mixed.bad").click()
+        see_what_became_of_a_record(frame)
         frame.locator("main").get_by_role("link", name="Timeline").click()
         expect(frame.locator("h1")).to_contain_text("of mixed.bad")
         expect(frame.locator("main")).to_contain_text("blocked")
