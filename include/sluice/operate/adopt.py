@@ -79,6 +79,7 @@ class Adoption:
             f"{self.table}: {rows:,} rows, main at snapshot {table.metadata.current_snapshot_id}",
             f"previous writer: {self.writer.name}",
             *(f"column  {each}" for each in self.staged.descriptions),
+            *([] if self.keys_checked else ["keys    not checked: the table is too large"]),
         ]
         for topic, each in sorted(self.published.items()):
             for p, offset in sorted(each.next_offsets.items()):
@@ -131,12 +132,11 @@ def preview_adoption(
     staged = adoption.stage_columns(found, contract)
     checked = _check_keys(staged, accept_unchecked=accept_unchecked_keys)
     states = _describe_topics(inputs.client, contract)
-    published = {
-        topic: PublishedOffsets(seq, state.topic_id, offsets)
-        for topic, state in states.items()
-        for offsets in [_complete_offsets(table, state, writer)]
-        for seq in [_staged_through(table, tables.load(catalog, table_names.staging(topic)), topic, offsets)]
-    }
+    published = {}
+    for topic, state in states.items():
+        offsets = _complete_offsets(table, state, writer)
+        seq = _staged_through(table, tables.load_staging(catalog, topic), topic, offsets)
+        published[topic] = PublishedOffsets(seq, state.topic_id, offsets)
     return Adoption(staged, writer, published, {t: s.watermarks for t, s in states.items()}, checked)
 
 
