@@ -29,6 +29,7 @@ def test_every_address_of_the_pages_asks_for_a_login_and_the_right_to_look(stack
     paths = [path for path in paths if not path.endswith("/dry-run")]
     refused = Ledger(stack.catalog).rows({"mixed.bad": 0}, (LedgerState.BLOCKED,))[-1]
     paths = [f"{path}?run_id={quote(refused.run_id or '')}" if path.endswith("/report") else path for path in paths]
+    paths = [f"{path}?at=0:0" if path.endswith("/record") else path for path in paths]
     stack.wait_until(lambda: stack.ask("/api/tables").status_code == 200)
     for path in paths:
         without = requests.get(f"{stack.env['SLUICE_PAGES_URL']}/sluice{path}", timeout=30)
