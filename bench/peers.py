@@ -23,7 +23,7 @@ from sluice.embedded import jars, relock
 from sluice.embedded.caller_env import inherited_env
 from sluice.embedded.failure import StackError, last_lines
 from sluice.embedded.home import cache_folder
-from sluice.embedded.java import find_java
+from sluice.embedded.java import LOG4J_TO_CONSOLE, find_java
 from sluice.embedded.ports import HOST, free_port
 from sluice.embedded.process import MARK_VARIABLE, Service, start_and_wait, stop_service
 
@@ -73,15 +73,8 @@ SETS = {
 }
 # Flink's own defaults for Java 17 and above, as far as SQL needs them.
 OPENED = ("lang", "lang.reflect", "net", "nio", "text", "time", "util", "util.concurrent", "util.concurrent.atomic")
-LOG4J = """\
-status = error
-appender.console.type = Console
-appender.console.name = console
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{ISO8601} %p %m (%c{1})%n
-rootLogger.level = warn
-rootLogger.appenderRef.console.ref = console
-logger.job.name = org.apache.flink.runtime.executiongraph.ExecutionGraph
+LOG4J = f"""\
+{LOG4J_TO_CONSOLE}logger.job.name = org.apache.flink.runtime.executiongraph.ExecutionGraph
 logger.job.level = info
 """
 

@@ -138,11 +138,15 @@ def record_page(request: Request, readable: Readable, name: str, at: Search = ""
     if table is None:
         return answer_no_table(request, known, name)
     found = reading.read_record(name, at, topic) if at else None
-    told = text.record_trace_lines(name, found.value) if found and found.value else []
-    lines = [hide_names(line, hidden_tables(known)) for line in told]
+    trace = found.value if found else None
+    facts = (
+        [(label, hide_names(words, hidden_tables(known))) for label, words in text.record_trace_facts(trace)]
+        if trace
+        else []
+    )
     return render_page(
         request, "record.html", known, *([found] if found else []), here="tables", table=table, at=at, topic=topic,
-        lines=[line.split(None, 1) for line in lines[1:]], first=lines[0] if lines else "",
+        heading=text.record_trace_heading(trace) if trace else "", facts=facts,
     )  # fmt: skip
 
 

@@ -234,7 +234,7 @@ def _adopt(given: argparse.Namespace) -> int:
                 return connect_sink.read_connector(client, base, given.connector, given.control_topic)
             return previous_writer.read_checkpoint(base, given.checkpoint, catalog.properties)
 
-        writer = previous_writer.read_stopped(read, given.watch if given.yes else 0)
+        writer = previous_writer.read_stopped(read, given.watch) if given.yes else read()
         inputs = PlanInputs(known, catalog, client)
         found = adopt.preview_adoption(given.table, inputs, writer, accept_unchecked_keys=given.accept_unchecked_keys)
         if not given.json:

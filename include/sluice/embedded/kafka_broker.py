@@ -17,19 +17,12 @@ from sluice.embedded import class_archive, jars
 from sluice.embedded.caller_env import inherited_env
 from sluice.embedded.failure import StackError, last_lines
 from sluice.embedded.home import cache_folder
-from sluice.embedded.java import Java, JavaServiceConfig, find_java
+from sluice.embedded.java import LOG4J_TO_CONSOLE, Java, JavaServiceConfig, find_java
 from sluice.embedded.ports import HOST, accepts_connections, free_port
 from sluice.embedded.process import MARK_VARIABLE, Service, start_and_wait, stop_service
 
-LOG4J = """\
-status = error
-appender.console.type = Console
-appender.console.name = console
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{ISO8601} %p %m (%c{1})%n
-rootLogger.level = warn
-rootLogger.appenderRef.console.ref = console
-logger.server.name = kafka.server.KafkaRaftServer
+LOG4J = f"""\
+{LOG4J_TO_CONSOLE}logger.server.name = kafka.server.KafkaRaftServer
 logger.server.level = info
 """
 

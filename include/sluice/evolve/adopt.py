@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 
 from sluice.batch import (
@@ -20,7 +19,6 @@ from sluice.batch import (
     encode_published_through,
 )
 from sluice.contract.contract import Contract
-from sluice.contract.values import KAFKA_COLUMNS
 from sluice.errors import SchemaChangeError
 from sluice.evolve import apply
 from sluice.iceberg import compat, schema
@@ -58,21 +56,21 @@ def stage_columns(table: Table, contract: Contract) -> StagedColumns:
     wanted, have = schema.typed_schema(contract), table.schema()
     names = {f.name for f in have.fields}
     transaction = table.transaction()
-    told = []
+    changes = []
     with transaction.update_schema(allow_incompatible_changes=True) as update:
         for column in wanted.fields:
             if column.name not in names:
                 update.add_column(column.name, column.field_type, doc=column.doc)
-                told.append(f"adds column {column.name}")
+                changes.append(f"adds column {column.name}")
             elif have.find_field(column.name).required and not column.required:
                 update.make_column_optional(column.name)
-                told.append(f"makes column {column.name} optional")
+                changes.append(f"makes column {column.name} optional")
     if contract.upsert and set(have.identifier_field_names()) != set(contract.identifier):
         with transaction.update_schema(allow_incompatible_changes=True) as update:
             for name in contract.identifier:
                 update.update_column(name, required=True)
             update.set_identifier_fields(*contract.identifier)
-        told.append(f"identifies rows by {', '.join(contract.identifier)}")
+        changes.append(f"identifies rows by {', '.join(contract.identifier)}")
     problems = find_schema_mismatches(transaction.table_metadata.schema(), contract)
     if (mine := schema.partition_fields(table.spec(), have)) != list(contract.partitioning):
         problems.append(
@@ -84,12 +82,7 @@ def stage_columns(table: Table, contract: Contract) -> StagedColumns:
             table=contract.table,
             next_step="Correct the contract, or ALTER TABLE. `sluice contract init --like` drafts one that fits.",
         )
-    return StagedColumns(table, contract, transaction, tuple(told))
-
-
-def lacks_coordinates(have: Schema) -> bool:
-    """Whether the rows of a table do not tell the offsets that they are from."""
-    return not {*KAFKA_COLUMNS} <= {f.name for f in have.fields}
+    return StagedColumns(table, contract, transaction, tuple(changes))
 
 
 def commit_adoption(

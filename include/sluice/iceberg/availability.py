@@ -99,3 +99,8 @@ def open_catalog(seconds: float = DEFAULT_TIMEOUT_S) -> Catalog:
 
     with translate_catalog_errors():
         return timeouts.call_with_timeout(seconds, open_and_ask)
+
+
+def missing_file_message(error: FileNotFoundError) -> str:
+    """Return the message for a file that a table's metadata references and the storage does not have."""
+    return f"A file is missing: {first_line(error)}"

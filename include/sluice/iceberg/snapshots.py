@@ -68,6 +68,12 @@ def read_totals(snapshot: Snapshot | None) -> dict[str, int]:
     return {label: int(properties[name]) for label, name in names.items() if name in properties}
 
 
+def has_equality_deletes(table: Table) -> bool:
+    """Return whether main has equality deletes, which Sluice never writes."""
+    current = table.metadata.current_snapshot()
+    return current is not None and int(summary(current).get("total-equality-deletes", "0")) > 0
+
+
 def bytes_per_record(table: Table) -> float | None:
     """Return the average size of a record in the table's files; None if unknown."""
     totals = read_totals(table.metadata.current_snapshot())

@@ -142,8 +142,7 @@ def plan_files(table: Table, wanted: BooleanExpression) -> list[FileScanTask]:
         EqualityDeletesError: the table has equality deletes, which PyIceberg cannot read.
     """
     name = ".".join(table.name())
-    current = table.current_snapshot()
-    if current and int(snapshots.summary(current).get("total-equality-deletes", "0")):
+    if snapshots.has_equality_deletes(table):
         raise EqualityDeletesError(f"Another engine wrote equality deletes into {name}.")
     try:
         return list(table.scan(row_filter=wanted).plan_files())

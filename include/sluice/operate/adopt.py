@@ -65,12 +65,12 @@ class Adoption:
 
     def lost(self) -> dict[str, dict[int, tuple[int, int]]]:
         """Per topic and partition the offsets `[first, end)` that nobody has read, and that Kafka no longer holds."""
-        found = {
-            topic: {p: (offset, marks[p].start) for p, offset in each.next_offsets.items() if offset < marks[p].start}
-            for topic, each in self.published.items()
-            if (marks := self.watermarks[topic])
-        }
-        return {topic: each for topic, each in found.items() if each}
+        found: dict[str, dict[int, tuple[int, int]]] = {}
+        for topic, each in self.published.items():
+            for p, offset in each.next_offsets.items():
+                if offset < (start := self.watermarks[topic][p].start):
+                    found.setdefault(topic, {})[p] = (offset, start)
+        return found
 
     def lines(self) -> list[str]:
         """The preview as text."""
@@ -200,8 +200,7 @@ def _check_adoptable(table: Table, contract: Contract) -> None:
             table=name,
             next_step=f"{fix or f'Set format_version: {version} in the contract'}.",
         )
-    current = table.metadata.current_snapshot()
-    if current and int(snapshots.summary(current).get("total-equality-deletes", "0")):
+    if snapshots.has_equality_deletes(table):
         raise EqualityDeletesError("The previous writer wrote equality deletes.", table=name)
 
 

@@ -58,10 +58,10 @@ def read_connector(client: AdminClient, table: Table, name: str, control_topic: 
         )
     start = {int(p): int(offset) for p, offset in json.loads(text).items()}
     for partition, offset, event in _read_events(client, control_topic, start):
-        if event["type"] == DATA_WRITTEN and event.get("group_id", event.get("groupId")) == group:
-            written = _find(event["payload"], "table_reference", "tableReference")
-            files = [*(_find(event["payload"], "data_files", "dataFiles") or ())]
-            files += _find(event["payload"], "delete_files", "deleteFiles") or ()
+        if event["type"] == DATA_WRITTEN and event["group_id"] == group:
+            payload = event["payload"]
+            written = payload["table_reference"]
+            files = [*(payload["data_files"] or ()), *(payload["delete_files"] or ())]
             if files and [*written["namespace"], written["name"]] == list(table.name()):
                 raise RefusedError(
                     f"The connector wrote {len(files)} files that are not in the table yet: their event is at offset "
@@ -73,10 +73,6 @@ def read_connector(client: AdminClient, table: Table, name: str, control_topic: 
     return PreviousWriter(f"connector {name}", found.offsets)
 
 
-def _find(record: Mapping[str, Any], *names: str) -> Any:
-    return next((record[name] for name in names if name in record), None)
-
-
 def _read_events(
     client: AdminClient, topic: str, start: Mapping[int, int]
 ) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
@@ -86,12 +82,12 @@ def _read_events(
     state = broker.describe_topics(client, [topic])[topic]
     if isinstance(state, SluiceError):
         raise state
-    unread = {p: m.end for p, m in state.watermarks.items() if start.get(p, m.start) < m.end}
+    unread = {p for p, m in state.watermarks.items() if start.get(p, m.start) < m.end}
     settings = {"group.id": "sluice-adopt", "enable.auto.commit": False, "isolation.level": "read_committed"}
     consumer = login.make_consumer(client, {**settings, "enable.partition.eof": True})
     try:
         consumer.assign([TopicPartition(topic, p, start.get(p, state.watermarks[p].start)) for p in unread])
-        yield from _poll(consumer, set(unread))
+        yield from _poll(consumer, unread)
     finally:
         consumer.close()
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sluice.batch import RUN_ID, STEP, TOPIC, PublishedOffsets, batches_from_summary
 from sluice.contract import folder as contract_folder
-from sluice.errors import CatalogUnavailableError, CursorUnknownError, SluiceError, first_line
+from sluice.errors import CatalogUnavailableError, CursorUnknownError, SluiceError
 from sluice.iceberg import availability, cursor, snapshots, table_names, tables
 from sluice.iceberg import catalog as catalogs
 from sluice.kafka import broker
@@ -211,7 +211,7 @@ class _PartReader:
                 try:
                     return read()
                 except FileNotFoundError as error:  # the catalog has answered
-                    self.missing[name] = f"A file is missing: {first_line(error)}"
+                    self.missing[name] = availability.missing_file_message(error)
         except CatalogUnavailableError:
             raise
         except SluiceError as error:

@@ -148,8 +148,10 @@ def _read_table(contract: Contract, inputs: PlanInputs, kafka: TopicStates, *, f
 
     def read() -> None:
         table = tables.load(catalog, table_names.typed(contract))
-        properties = table.properties if table else {CONTRACT_PROPERTY: ""}
-        found.is_foreign = CONTRACT_PROPERTY not in properties or cursor.ADOPTED in properties
+        # An adopted table is, until its snapshots give offsets: it may have been rolled back beyond its adoption.
+        found.is_foreign = table is not None and (
+            CONTRACT_PROPERTY not in table.properties or cursor.ADOPTED in table.properties
+        )
         found.published = cursor.read_table_cursor(table)
         found.is_foreign &= not found.published
         found.change = change = _find_change(catalog, table, contract, follow_registry=follow_registry)

@@ -185,25 +185,35 @@ def record_trace_lines(table: str, found: RecordTrace | None) -> list[str]:
     """Format what became of a record."""
     if found is None:
         return [f"{table} has no row of this key, and no delete of it."]
+    facts = (f"  {label:<12}{words}" for label, words in record_trace_facts(found))
+    return [record_trace_heading(found), *facts]
+
+
+def record_trace_heading(found: RecordTrace) -> str:
+    """Say which record it is, and where."""
     at = found.record
-    lines = [f"{at.topic} partition {at.partition} offset {at.offset}: {found.place}"]
+    return f"{at.topic} partition {at.partition} offset {at.offset}: {found.place}"
+
+
+def record_trace_facts(found: RecordTrace) -> list[tuple[str, str]]:
+    """Return what became of a record, as labels and words."""
+    facts = []
     if found.kafka:
-        lines.append(f"  Kafka       has offsets {found.kafka.start} to {found.kafka.end - 1} of this partition")
+        facts.append(("Kafka", f"has offsets {found.kafka.start} to {found.kafka.end - 1} of this partition"))
     if found.batch is not None:
-        lines.append(f"  batch       {found.batch}, planned {_when(found.planned_at)} by {found.planned_by}")
-        lines.append(
-            f"  staged      {_when(found.staged_at)}; the raw record is {'' if found.raw else 'not '}in staging"
-        )
+        facts.append(("batch", f"{found.batch}, planned {_when(found.planned_at)} by {found.planned_by}"))
+        raw = "" if found.raw else "not "
+        facts.append(("staged", f"{_when(found.staged_at)}; the raw record is {raw}in staging"))
     if found.published_at:
-        lines.append(f"  published   {_when(found.published_at)} by {found.published_by}")
-        lines.append(f"  snapshot    {found.snapshot_id} of {table}")
+        facts.append(("published", f"{_when(found.published_at)} by {found.published_by}"))
+        facts.append(("snapshot", f"{found.snapshot_id} of {found.table}"))
     if found.error_class:
-        lines.append(f"  quarantine  {found.error_class}, field {found.field or '-'}: {found.error}")
+        facts.append(("quarantine", f"{found.error_class}, field {found.field or '-'}: {found.error}"))
     elif found.error:
-        lines.append(f"  error       {found.error}")
+        facts.append(("error", found.error))
     if found.why:
-        lines.append(f"  gap         {found.why}")
-    return lines
+        facts.append(("gap", found.why))
+    return facts
 
 
 def _when(time: datetime | None) -> str:

@@ -17,8 +17,8 @@ from pyiceberg.table import Table
 from sluice import dag_ids
 from sluice.batch import PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, PublishedOffsets, decode_published_through
 from sluice.contract.contract import Contract
-from sluice.errors import CatalogUnavailableError, SluiceError, first_line
-from sluice.iceberg import cursor, snapshots, table_names, tables
+from sluice.errors import CatalogUnavailableError, SluiceError
+from sluice.iceberg import availability, cursor, snapshots, table_names, tables
 from sluice.ledger import maintenance_table, quality_table, schemas_table
 from sluice.ledger.error_causes import Cause, classify
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState, row_from_record
@@ -141,7 +141,7 @@ def read_timeline(catalog: Catalog, query: TimelineQuery, unread: list[str] | No
         except (SluiceError, FileNotFoundError) as error:
             if unread is None or isinstance(error, CatalogUnavailableError):
                 raise
-            unread.append(str(error) if isinstance(error, SluiceError) else f"A file is missing: {first_line(error)}")
+            unread.append(str(error) if isinstance(error, SluiceError) else availability.missing_file_message(error))
     # A run of review_schema applies the change, and rolls the table back where it republishes.
     answered = {e.run_id for e in found if e.dag == dag_ids.REVIEW_SCHEMA}
     found = [
