@@ -75,8 +75,9 @@ def module_tables() -> str:
     lines = []
     for title, (folder, _) in folders().items():
         lines += [f"## {title.rstrip('/')}", "", "| module | what it holds |", "| --- | --- |"]
-        modules = [path for path in sorted(folder.glob("*.py")) if not path.name.startswith("__")]
-        lines += [f"| `{path.stem}` | {summary(path)} |" for path in modules]
+        within = "**/*.py" if folder.parent == REPOSITORY / "include" / "sluice" else "*.py"
+        modules = [path for path in sorted(folder.glob(within)) if not path.name.startswith("__")]
+        lines += [f"| `{path.relative_to(folder).with_suffix('')}` | {summary(path)} |" for path in modules]
         lines.append("")
     return "\n".join(lines)
 

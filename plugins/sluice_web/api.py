@@ -19,7 +19,7 @@ from sluice_web.timelines import visible_events
 if TYPE_CHECKING:
     from sluice.pages.detail import TableDetail
     from sluice.pages.history import History
-    from sluice.pages.trends import Trend
+    from sluice.pages.quality.trends import Trend
     from sluice.status.events import Event
     from sluice.status.record_trace import RecordTrace
 

@@ -199,7 +199,7 @@ def quality_page(
     chosen: ChosenTables,
 ) -> HTMLResponse:  # fmt: skip
     """Expectations with their last results and quarantined records, of all tables or of one run."""
-    from sluice.pages import quality_overview
+    from sluice.pages.quality import overview as quality_overview
     from sluice.pages.table_operations import TableOperations
 
     known = reading.read_status(readable)

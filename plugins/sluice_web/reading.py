@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sluice.pages.detail import TableDetail
     from sluice.pages.feed import Reading
     from sluice.pages.history import History
-    from sluice.pages.trends import Trend
+    from sluice.pages.quality.trends import Trend
     from sluice.status.model import Status, TableStatus
     from sluice.status.readiness import ReadinessCheck
     from sluice.status.record_trace import RecordTrace

@@ -24,11 +24,11 @@ from sluice.ledger import quality_table
 from sluice.ledger.maintenance_table import ActionResult
 from sluice.offsets import OffsetRange
 from sluice.operate.dry_run import DryRun
-from sluice.pages import trends
 from sluice.pages.detail import TableDetail
 from sluice.pages.failed_runs import FailedRun
 from sluice.pages.feed import Reading
 from sluice.pages.history import History
+from sluice.pages.quality import trends
 from sluice.status import status
 from sluice.status.activity import BatchEnd, TableActivity
 from sluice.status.events import Event, Lane

@@ -19,7 +19,6 @@ from sluice.cli import (
     airflow,
     backfill,
     completion,
-    contract,
     demo,
     doctor,
     ledger,
@@ -32,6 +31,7 @@ from sluice.cli import (
     status,
 )
 from sluice.cli.arguments import Command, Parser, check_decision, is_completing, program_name
+from sluice.cli.contract import commands as contract_commands
 from sluice.cli.output import Printable
 from sluice.errors import SluiceError, exit_code
 from sluice.kafka import airflow_connections
@@ -40,7 +40,7 @@ DEBUG = "SLUICE_DEBUG"
 GROUPS = (
     status,
     plan,
-    contract,
+    contract_commands,
     quarantine,
     schema,
     operate,

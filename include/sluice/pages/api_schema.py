@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from sluice.pages.trends import Trend
+from sluice.pages.quality.trends import Trend
 from sluice.status.events import Event, Lane
 from sluice.status.model import TableStatus
 from sluice.status.readiness import ReadinessCheck

@@ -20,9 +20,10 @@ from sluice.iceberg import catalog as catalogs
 from sluice.kafka import broker
 from sluice.ledger import maintenance_table, schemas_table
 from sluice.offsets import OffsetRange
-from sluice.pages import active_contract, quarantine_summary, trends
+from sluice.pages import active_contract, quarantine_summary
+from sluice.pages.quality import trends
+from sluice.pages.quality.trends import MAX_BATCHES, Trend
 from sluice.pages.quarantine_summary import QuarantineSummary
-from sluice.pages.trends import MAX_BATCHES, Trend
 from sluice.plan import resolve_topics, retention_warnings
 from sluice.status import readiness
 from sluice.status.readiness import ReadinessCheck

@@ -17,8 +17,8 @@ from markupsafe import Markup, escape
 
 from sluice import dag_ids
 from sluice.offsets import OffsetRange
-from sluice.pages import expectation_text
-from sluice.pages.matrix import COLUMNS, make_matrices
+from sluice.pages.quality import expectation_text
+from sluice.pages.quality.matrix import COLUMNS, make_matrices
 from sluice.status import text
 from sluice.status.text import duration
 

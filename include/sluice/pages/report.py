@@ -26,7 +26,8 @@ from sluice.errors import ConfigError, NameCollisionError
 from sluice.iceberg import availability, snapshots, table_names, tables
 from sluice.iceberg import catalog as catalogs
 from sluice.ledger import quality_table
-from sluice.pages import quarantine_summary, render, trends
+from sluice.pages import quarantine_summary, render
+from sluice.pages.quality import trends
 
 log = logging.getLogger(__name__)
 

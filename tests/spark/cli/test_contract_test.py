@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from sluice.cli import contract_test, main
+from sluice.cli import main
+from sluice.cli.contract import sample_test
 from sluice.errors import ConfigError
 from sluice.iceberg import table_names, tables
 from tests.support import runbook
@@ -34,7 +35,7 @@ def test_a_file_and_the_end_of_a_topic_are_tried(
     table = it.contract(mode="upsert", expectations=EXPECTED)
     # The command's own session would stop the one that all tests share.
     kept = type("Kept", (), {"__getattr__": lambda _, name: getattr(it.spark, name), "stop": lambda _: None})
-    monkeypatch.setattr(contract_test, "local_session", kept)
+    monkeypatch.setattr(sample_test, "local_session", kept)
     monkeypatch.setenv("SLUICE_CONTRACTS", str(it.folder))
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", it.bootstrap)
     lines = [
@@ -104,13 +105,13 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str) -> None:
     file = tmp_path / "records.jsonl"
     file.write_text('{"value": {}}\n\n' + line)
     with pytest.raises(ConfigError, match=r"Line 3 of .* is not a record"):
-        contract_test.read_file(file)
+        sample_test.read_file(file)
 
 
 def test_a_line_ends_where_json_lines_do(tmp_path: Path) -> None:
     file, text = tmp_path / "r.jsonl", "a\u2028b\x85c\x0bd"
     file.write_text("\r\n".join(json.dumps({"value": each}, ensure_ascii=False) for each in (text, "e")), newline="")
-    assert [value.decode() for *_, value, _, _ in contract_test.read_file(file)] == [text, "e"]
+    assert [value.decode() for *_, value, _, _ in sample_test.read_file(file)] == [text, "e"]
 
 
 def test_workers_of_the_sample_use_the_command_s_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,5 +127,5 @@ def test_workers_of_the_sample_use_the_command_s_interpreter(monkeypatch: pytest
     monkeypatch.delenv("PYSPARK_PYTHON")
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", start)
     with pytest.raises(StartedError):
-        contract_test.local_session()
+        sample_test.local_session()
     assert os.environ["PYSPARK_PYTHON"] == sys.executable

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from sluice.cli import contract_test
+from sluice.cli.contract import sample_test
 from sluice.contract import folder as contract_folder
 from sluice.draft.draft import Wishes, make_draft
 from sluice.draft.sample import Sample, SampledRecord
@@ -44,8 +44,8 @@ def results(
     text = as_yaml(make_draft(Sample("shop.t", sampled), Wishes("shop.t", "shop", "me", nested=nested), lambda _: {}))
     (folder / "t.yaml").write_text(text, encoding="utf-8")
     contract = contract_folder.load_contracts(folder).tables["shop.t"]
-    raw = [contract_test._raw(0, i, 1_700_000_000_000 + i, *each, []) for i, each in enumerate(records)]
-    found, _ = contract_test.evaluate_sample(contract, "shop.t", raw, spark)
+    raw = [sample_test._raw(0, i, 1_700_000_000_000 + i, *each, []) for i, each in enumerate(records)]
+    found, _ = sample_test.evaluate_sample(contract, "shop.t", raw, spark)
     return contract, found
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from sluice.cli import contract_test
+from sluice.cli.contract import sample_test
 from sluice.contract.folder import load_contracts
 from sluice.errors import SluiceError
 from sluice.evolve.auto_columns import resolve_columns
@@ -48,8 +48,8 @@ def test_what_users_sent(spark: SparkSession, case: str, tmp_path: Path, monkeyp
 def become(spark: SparkSession, folder: Path) -> list[dict[str, Any]]:
     """What the decoder makes of the records, as `expected.json` has it."""
     (contract,) = load_contracts(folder).tables.values()
-    sample = contract_test.read_file(folder / "records.jsonl")
-    results, _ = contract_test.evaluate_sample(resolve_columns(contract), contract.topics[0], sample, spark)
+    sample = sample_test.read_file(folder / "records.jsonl")
+    results, _ = sample_test.evaluate_sample(resolve_columns(contract), contract.topics[0], sample, spark)
     return [
         {"rejected": each.error, "field": each.field} if each.error else {each.outcome: json.loads(each.row)}
         for each in results

@@ -14,7 +14,8 @@ from confluent_kafka import Producer
 
 from sluice import timestamps
 from sluice.batch import CURSOR_TAG, PUBLISHED_THROUGH, Batch
-from sluice.cli import contract_test, main
+from sluice.cli import main
+from sluice.cli.contract import sample_test
 from sluice.errors import FencedError
 from sluice.iceberg import cursor, snapshots, table_names, tables
 from sluice.ingest import librdkafka_source
@@ -219,8 +220,8 @@ def test_kafka_timestamps_that_are_no_times_are_null_and_told(
     assert (risk.kind, risk.table) == (RiskKind.TIMESTAMPS, None) and "-62135596800001 ms" in risk.text
     assert broker.read_stream_clocks(it.admin, {it.topic: [0]}) == {it.topic: None}
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", it.bootstrap)
-    sample = contract_test.read_topic(it.topic, 9, patience=5)
-    found, _ = contract_test.evaluate_sample(it.contract_of(ordered), it.topic, sample, it.spark)
+    sample = sample_test.read_topic(it.topic, 9, patience=5)
+    found, _ = sample_test.evaluate_sample(it.contract_of(ordered), it.topic, sample, it.spark)
     assert [each.error for each in found] == [None, None, *["timestamp"] * 3]
 
 

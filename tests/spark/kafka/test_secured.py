@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from pyspark.sql import SparkSession
 
 from sluice.batch import Batch
-from sluice.cli import contract_test
+from sluice.cli.contract import sample_test
 from sluice.doctor import sources
 from sluice.embedded.home import REPOSITORY
 from sluice.embedded.kafka_broker import EmbeddedBroker
@@ -283,7 +283,7 @@ def test_planning_and_spark_read_as_the_same_user(
     assert sorted(again) == sorted(rows)
     # Nor does a sample need a right to a group.
     monkeypatch.setenv("SLUICE_KAFKA_CONFIG", json.dumps(config))
-    sampled = contract_test.read_topic(secured.allowed, COUNT, patience=10.0)
+    sampled = sample_test.read_topic(secured.allowed, COUNT, patience=10.0)
     assert sorted(int(value) for *_, value, _, _ in sampled) == list(range(COUNT))
     told = drivers_log.read_text()
     assert secured.allowed in told, "the log tells nothing of the reading"

@@ -18,7 +18,8 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from sluice.cli import contract_test, main
+from sluice.cli import main
+from sluice.cli.contract import sample_test
 from sluice.contract import folder as contract_folder
 from sluice.contract.contract import Contract
 from sluice.embedded.home import REPOSITORY
@@ -80,7 +81,7 @@ def test_a_sample_is_the_newest_records_of_all_partitions(broker: EmbeddedBroker
     assert producer.flush(30) == 0
 
     def sample(number: int) -> list[tuple[int, int]]:
-        return [(partition, offset) for _, partition, offset, *_ in contract_test.read_topic(topic, number, patience=9)]
+        return [(partition, offset) for _, partition, offset, *_ in sample_test.read_topic(topic, number, patience=9)]
 
     assert sample(6) == [(1, 35), (3, 0), *((1, offset) for offset in range(36, 40))]
     assert sample(45) == [*((0, offset) for offset in range(36, 40)), *((1, n) for n in range(36)), (3, 0), *sample(4)]

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.contract.expectations import EXPECTATION_TYPES, Expectation
 from sluice.ledger.quality_table import ExpectationResult
-from sluice.pages import expectation_text, matrix, trends
+from sluice.pages.quality import expectation_text, matrix, trends
 
 pytestmark = pytest.mark.unit
 

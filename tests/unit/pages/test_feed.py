@@ -29,10 +29,11 @@ from sluice.kafka import login
 from sluice.ledger import maintenance_table, quality_table
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState
 from sluice.ledger.offsets_table import Ledger
-from sluice.pages import detail, history, quality_overview, render, report
-from sluice.pages import trends as trends_of
+from sluice.pages import detail, history, render, report
 from sluice.pages.feed import Reading
 from sluice.pages.operations import Rights
+from sluice.pages.quality import overview as quality_overview
+from sluice.pages.quality import trends as trends_of
 from sluice.pages.table_operations import TableOperations
 from sluice.status import status, timeline, verdicts
 from sluice.status.events import RANGES, Lane, group_by_lane

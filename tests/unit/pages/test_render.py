@@ -23,14 +23,16 @@ from sluice.errors import BlockedError, CatalogUnavailableError, ExpectationsFai
 from sluice.ledger import quality_table
 from sluice.ledger.error_causes import error_columns
 from sluice.offsets import OffsetRange
-from sluice.pages import charts, detail, feed, history, last_known, quality_overview, render, trends
+from sluice.pages import charts, detail, feed, history, last_known, render
 from sluice.pages.feed import Feed, Reading
 from sluice.pages.operations import Rights
-from sluice.pages.quality_overview import TableQuality
+from sluice.pages.quality import overview as quality_overview
+from sluice.pages.quality import trends
+from sluice.pages.quality.overview import TableQuality
+from sluice.pages.quality.trends import Trend
 from sluice.pages.quarantine_summary import ErrorGroup, QuarantineSummary
 from sluice.pages.table_operations import TableOperations
 from sluice.pages.tables_overview import Overview, Row, View, make_overview
-from sluice.pages.trends import Trend
 from sluice.plan.risk import RiskStatus
 from sluice.status import text, verdicts
 from sluice.status.activity import BatchEnd, TableActivity

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluice.cli import contract_init, output
+from sluice.cli import output
 from sluice.cli.arguments import (
     add_command,
     add_group,
@@ -20,6 +20,7 @@ from sluice.cli.arguments import (
     load_contracts,
     positive_int,
 )
+from sluice.cli.contract import init
 
 if TYPE_CHECKING:
     from sluice.contract.contract import Contract
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 def add_commands(commands: Any) -> None:
     """Add the commands."""
     contract = add_group(commands, "contract", "check and test contracts, and compare them with their tables")
-    contract_init.add_init(contract)
+    init.add_init(contract)
     check = add_command(
         contract,
         "check",
@@ -66,7 +67,7 @@ def add_commands(commands: Any) -> None:
     add_table(diff)
     add_json(diff)
     add_patience(diff)
-    contract_init.add_exchange(contract)
+    init.add_exchange(contract)
 
 
 def _check(given: argparse.Namespace) -> int:
@@ -146,21 +147,21 @@ def _comparison_lines(compared: dict[str, Any]) -> list[str]:
 
 
 def _test(given: argparse.Namespace) -> int:
-    from sluice.cli import contract_test
+    from sluice.cli.contract import sample_test
     from sluice.evolve import auto_columns
     from sluice.plan import resolve_topics
     from sluice.status.text import counted
 
     contract = auto_columns.resolve_columns(resolve_topics.resolve_contract(load_contracts(), given.table, given.topic))
     with output.progress("reading the records"):
-        records = contract_test.read_records(contract, given.file, given.from_topic or 0, given.topic, given.patience)
+        records = sample_test.read_records(contract, given.file, given.from_topic or 0, given.topic, given.patience)
     with output.progress(f"running {counted(len(records), 'record')} through the contract in Spark"):
-        found, results = contract_test.run_test(contract, given.topic or contract.topics[0], records)
+        found, results = sample_test.run_test(contract, given.topic or contract.topics[0], records)
     facts = {"records": found, "expectations": [asdict(each) for each in results]}
 
     def text() -> None:
         if records:
-            output.print_lines(contract_test.report_lines(found, results))
+            output.print_lines(sample_test.report_lines(found, results))
         else:
             print("There are no records to test.")
 

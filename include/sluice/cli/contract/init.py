@@ -195,14 +195,14 @@ def _write(path: Path, body: str) -> None:
 
 
 def _read_sample(topic: str, number: int, patience: float) -> Sample:
-    from sluice.cli import contract_test
+    from sluice.cli.contract import sample_test
     from sluice.draft.sample import Sample, SampledRecord
     from sluice.kafka import broker
 
     state = broker.describe_topics(broker.connect(patience), [topic])[topic]
     if isinstance(state, SluiceError):
         raise state
-    rows = contract_test.read_topic(topic, number, patience=patience)
+    rows = sample_test.read_topic(topic, number, patience=patience)
     records = []
     for _, _, _, at, key, value, headers, _ in rows:
         millis = int(at.timestamp() * 1000) if at else None

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from sluice.pages import expectation_text
+from sluice.pages.quality import expectation_text
 from sluice.status.text import utc_text
 
 if TYPE_CHECKING:
     from sluice.ledger.quality_table import ExpectationResult
-    from sluice.pages.trends import Trend
+    from sluice.pages.quality.trends import Trend
 
 COLUMNS = 30
 """Batches that a matrix shows."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sluice.pages.trends import Trend
+from sluice.pages.quality.trends import Trend
 
 MAX_EXPANDED = 25
 EXPAND_ALL_UP_TO = 5
