@@ -175,8 +175,8 @@ class TopicRecreatedError(TerminalError):
     """The topic was deleted and created again: its offsets now mean other records."""
 
     advice = (
-        "The old topic's unread records are gone. Give the new topic another name and put that name into the "
-        "contract: the table continues and keeps the old records (an upsert table then needs `order:`)."
+        "If the topic was moved with its offsets: `sluice topic moved`. Else its unread records are gone. Give the "
+        "new topic another name and put that name into the contract: the table continues (upsert needs `order:`)."
     )
 
 

@@ -204,10 +204,10 @@ def _find_sources(
     """
     catalog, ledger = inputs.catalog, inputs.ledger
     contract = inputs.contracts.table(request.table)
-    state, kafka_error = _describe_topic(request, inputs.client, topic, published.get(topic))
+    staging = tables.load_staging(catalog, topic)
+    state, kafka_error = _describe_topic(request, inputs.client, (topic, staging), published.get(topic))
     # Before anything else: a topic that was created again has other offsets.
     backfill_ranges.check_below_cursor(contract.table, Batch(topic, state.topic_id, -1, {}, {}), published.get(topic))
-    staging = tables.load_staging(catalog, topic)
     return RangeSources(
         state=state,
         staged=slices.find_staged_batches(staging, topic, known, ledger),
@@ -220,14 +220,15 @@ def _find_sources(
 
 
 def _describe_topic(
-    request: Request, client: AdminClient, topic: str, at: PublishedOffsets | None
+    request: Request, client: AdminClient, staged: tuple[str, Table | None], at: PublishedOffsets | None
 ) -> tuple[broker.TopicState, str]:
     """Kafka's answer for the topic; where it is not needed and fails, a stand-in, and the error.
 
     The stand-in is a topic that holds no records any more, up to the table's cursor, and may lack offsets.
     """
+    topic, staging = staged
     try:
-        state = broker.describe_topics(client, [topic])[topic]
+        state = cursor.with_known_id(broker.describe_topics(client, [topic])[topic], staging)
     except BrokerUnavailableError as failure:
         state = failure
     if request.needs_kafka and isinstance(state, SluiceError):

@@ -10,12 +10,14 @@ from math import inf
 from typing import NamedTuple
 
 from confluent_kafka.admin import AdminClient
+from pyiceberg.catalog import Catalog
 
 from sluice.backfill import backfill_outcome
 from sluice.backfill.replay import ReplayResult, replay
 from sluice.batch import Batch
 from sluice.contract.folder import Contracts
 from sluice.errors import BlockedError, BrokerUnavailableError, LedgerError, SluiceError, TerminalError
+from sluice.iceberg import cursor, tables
 from sluice.ingest.context import Context
 from sluice.ingest.run import retry_step
 from sluice.kafka import broker
@@ -92,7 +94,7 @@ def run_slice(context: Context, contracts: Contracts, client: AdminClient, task:
         raise LedgerError(
             f"The ledger has no slice {seq} of topic {topic!r}.", next_step="Trigger the backfill again.", table=table
         )
-    gaps = contracts.topics[topic].transactional or _may_have_gaps(client, piece, origin)
+    gaps = contracts.topics[topic].transactional or _may_have_gaps(context.catalog, client, piece, origin)
     rows: list[LedgerRow] = []
 
     def failure_row(state: LedgerState, columns: error_causes.ErrorColumns) -> LedgerRow:
@@ -125,10 +127,11 @@ def run_slice(context: Context, contracts: Contracts, client: AdminClient, task:
     return done
 
 
-def _may_have_gaps(client: AdminClient, piece: Batch, origin: Origin) -> bool:
+def _may_have_gaps(catalog: Catalog, client: AdminClient, piece: Batch, origin: Origin) -> bool:
     """Whether offsets of the slice may have no record; assumed where it is read elsewhere and Kafka has no answer."""
     try:
         state = broker.describe_topics(client, [piece.topic])[piece.topic]
+        state = cursor.with_known_id(state, tables.load_staging(catalog, piece.topic))
     except BrokerUnavailableError:
         if origin == Origin.KAFKA:
             raise

@@ -1,4 +1,4 @@
-"""The operator's commands: `sluice gap accept`, `publish-blocked`, `rollback`, `adopt` and `offsets`.
+"""The operator's commands: `gap accept`, `publish-blocked`, `rollback`, `adopt`, `offsets`, and of what moves.
 
 In: arguments and the contracts. Out: a preview; with `--yes`, the change.
 """
@@ -6,6 +6,7 @@ In: arguments and the contracts. Out: a preview; with `--yes`, the change.
 from __future__ import annotations
 
 import argparse
+import json
 from typing import TYPE_CHECKING, Any
 
 from sluice.cli import output
@@ -76,7 +77,34 @@ def add_commands(commands: Any) -> None:
     )
     add_table(blocked)
     take = _add_adopt(commands)
-    for each in (accept, back, blocked, take):
+    topic = add_group(commands, "topic", "topics that continue on another cluster")
+    moved = add_command(
+        topic,
+        "moved",
+        _topic_moved,
+        "continue a topic that was moved to another cluster with its name and its offsets",
+        ["orders", "orders --why 'cluster link to the new region' --yes"],
+    )
+    moved.add_argument("topic", metavar="TOPIC", help="its name")
+    renamed = add_command(
+        commands,
+        "rename",
+        _rename,
+        "rename a typed table, with its quarantine and its deletes table",
+        ["shop.orders shop.sales", "shop.orders shop.sales --why 'new naming' --yes"],
+    )
+    add_table(renamed)
+    renamed.add_argument("new", metavar="NEW_NAME", help="its namespace must exist")
+    catalog = add_group(commands, "catalog", "exchanging the catalog")
+    register = add_command(
+        catalog,
+        "register",
+        _register,
+        "register all tables in another catalog, by their present metadata files",
+        ["--to new", "--to new --why 'from SQLite to REST' --yes"],
+    )
+    register.add_argument("--to", required=True, metavar="NAME", help="the catalog in PyIceberg's configuration")
+    for each in (accept, back, blocked, take, moved, renamed, register):
         add_decision(each)
         add_json(each)
         add_patience(each)
@@ -128,11 +156,17 @@ def _add_adopt(commands: Any) -> argparse.ArgumentParser:
         commands,
         "offsets",
         _offsets,
-        "print the offsets at which another system must start to continue a table",
-        ["shop.orders --as connect", "shop.orders --as group >offsets.csv"],
+        "print the offsets at which another system, or another topic, continues a table",
+        ["shop.orders --as connect", "shop.orders --as group >offsets.csv", "shop.orders --in-topic eu.orders"],
     )
     add_table(give)
-    give.add_argument(
+    form = give.add_mutually_exclusive_group()
+    form.add_argument(
+        "--in-topic",
+        metavar="TOPIC",
+        help="a topic of the configured cluster that has copies of the records: its offsets, as `start` of a contract",
+    )
+    form.add_argument(
         "--as",
         dest="form",
         default="group",
@@ -254,11 +288,73 @@ def _adopt(given: argparse.Namespace) -> int:
     return 0
 
 
+def _topic_moved(given: argparse.Namespace) -> int:
+    from sluice.kafka import broker as kafka_broker
+    from sluice.operate import moved_topic
+
+    user = operator_input.current_user()
+    client = kafka_broker.connect(given.patience)
+    with open_tables(given.patience) as (catalog, _):
+        found = moved_topic.compare_offsets(given.topic, catalog, client)
+        if given.yes:
+            moved_topic.continue_topic(found, catalog, Decision(user, given.why, f"topic moved by {user}"))
+
+    def text() -> None:
+        output.print_lines(found.lines())
+        print("The next run continues at the same offsets." if given.yes else UNCHANGED)
+
+    facts = {"applied": given.yes, "topic": given.topic, "topic_id": found.topic_id, "compared": found.compared}
+    output.show(given, facts, text)
+    return 0
+
+
+def _rename(given: argparse.Namespace) -> int:
+    from sluice.operate import rename_table
+
+    user = operator_input.current_user()
+    with open_tables(given.patience) as (catalog, known):
+        found = rename_table.preview_renaming(given.table, given.new, known, catalog)
+        if given.yes:
+            rename_table.rename(found, catalog, Decision(user, given.why, f"rename by {user}"))
+
+    def text() -> None:
+        output.print_lines(found.lines())
+        print(f"Renamed. Put {found.new} into the contract." if given.yes else UNCHANGED)
+
+    moved = {".".join(old): ".".join(new) for old, new in found.moves}
+    output.show(given, {"applied": given.yes, "renamed": moved, "topics": found.topics}, text)
+    return 0
+
+
+def _register(given: argparse.Namespace) -> int:
+    from sluice.iceberg import catalog as catalogs
+    from sluice.operate import register_tables
+
+    with open_tables(given.patience) as (catalog, known), catalogs.load(given.to) as other:
+        found = register_tables.find_tables(known, catalog, other)
+        if given.yes:
+            register_tables.register(found, catalog, other)
+
+    def text() -> None:
+        output.print_lines(found.lines())
+        print(f"Registered. Set SLUICE_CATALOG={given.to}." if given.yes else UNCHANGED)
+
+    facts = {"applied": given.yes, "missing": [".".join(each) for each in found.missing]}
+    output.show(given, {**facts, "differing": [".".join(each) for each in found.differing]}, text)
+    return 0
+
+
 def _offsets(given: argparse.Namespace) -> int:
     from sluice.iceberg import cursor
-    from sluice.operate import adopt
+    from sluice.kafka import broker as kafka_broker
+    from sluice.operate import adopt, moved_topic
 
     with open_tables(given.patience) as (catalog, known):
+        if given.in_topic:
+            client = kafka_broker.connect(given.patience)
+            found = moved_topic.find_offsets(given.table, known, catalog, client, given.in_topic)
+            print(f"topic: {json.dumps(given.in_topic)}\nstart: {{{', '.join(f'{p}: {o}' for p, o in found.items())}}}")
+            return 0
         published = cursor.read_table_cursor(adopt.load_table(given.table, known, catalog))
     if not published:
         raise RefusedError("Nothing was published to the table.", table=given.table)

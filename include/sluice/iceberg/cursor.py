@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
@@ -27,12 +29,58 @@ from sluice.batch import (
     PublishedOffsets,
     decode_published_through,
 )
-from sluice.errors import CursorUnknownError
+from sluice.errors import CursorUnknownError, SluiceError
 from sluice.iceberg import snapshots
+from sluice.kafka.broker import TopicState
 from sluice.offsets import Offsets, decode_offsets
+
+Described = TypeVar("Described", bound=TopicState | SluiceError)
 
 ADOPTED = "sluice.adopted"
 """Property of a typed table that another writer filled: `{topic: {partition: the first offset that Sluice read}}`."""
+
+
+MOVED = "sluice.moved-topic"
+"""Property of a staging table whose topic continues on another cluster with the same offsets: `{Kafka's id: Move}`."""
+
+
+class Move(NamedTuple):
+    """A decision that a topic with another id is the one that was read.
+
+    Attributes:
+        topic_id: the id in snapshots and in the ledger, which stays.
+        after: the last batch before.
+        at: when it was decided, ISO 8601.
+    """
+
+    topic_id: str
+    after: int
+    who: str
+    why: str
+    at: str
+
+
+def known_topic_id(staging: Table | None, topic_id: str) -> str:
+    """Return the id by which snapshots and the ledger know a topic; the given one if the topic was never moved."""
+    move = _moves(staging).get(topic_id)
+    return move.topic_id if move else topic_id
+
+
+def with_known_id(state: Described, staging: Table | None) -> Described:
+    """Return Kafka's answer for a topic, with the id by which snapshots and the ledger know the topic."""
+    if not isinstance(state, TopicState):
+        return state
+    return replace(state, topic_id=known_topic_id(staging, state.topic_id))
+
+
+def _moves(staging: Table | None) -> dict[str, Move]:
+    found = json.loads(staging.properties.get(MOVED, "{}")) if staging else {}
+    return {topic_id: Move(**move) for topic_id, move in found.items()}
+
+
+def encode_move(staging: Table, topic_id: str, move: Move) -> dict[str, str]:
+    """Return the property that a staging table gets by a move to a topic with this id."""
+    return {MOVED: json.dumps({k: v._asdict() for k, v in {**_moves(staging), topic_id: move}.items()})}
 
 
 def read_adopted_offsets(table: Table) -> dict[str, dict[int, int]]:
@@ -100,8 +148,10 @@ def read_leader_epochs(table: Table, last: Batch) -> Offsets:
         last: the last batch in it.
 
     Returns:
-        Nothing where no snapshot that is left records it.
+        Nothing where no snapshot that is left records it, or where the topic was moved since: epochs are a cluster's.
     """
+    if any(last.seq <= move.after for move in _moves(table).values()):
+        return {}
     for snapshot in snapshots.ancestors(table.metadata):
         properties = snapshots.summary(snapshot)
         if NEXT_OFFSETS in properties:

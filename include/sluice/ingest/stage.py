@@ -172,7 +172,7 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool, leader_epochs:
             raise _missing_offsets_error(session.table(target).where(F.col("batch_seq") == batch.seq), batch, added)
         span = record_times.record_time_range(write.base, snapshot)
         if batch.ranges_to_read:
-            _check_same_topic(context, batch)
+            _check_same_topic(context, write.base, batch)
         write.fast_forward_main()
     return StageResult(batch, snapshot.snapshot_id, added, time.monotonic() - began, span, write.commit_seconds)
 
@@ -198,9 +198,9 @@ def _check_same_batch(staging: Table, batch: Batch, last: Batch) -> None:
         )
 
 
-def _check_same_topic(context: Context, batch: Batch) -> None:
+def _check_same_topic(context: Context, staging: Table, batch: Batch) -> None:
     """Refuse if the topic was recreated since it was planned: an application runs for minutes."""
-    now = broker.fetch_topic_id(context.client, batch.topic)
+    now = cursor.known_topic_id(staging, broker.fetch_topic_id(context.client, batch.topic))
     if now != batch.topic_id:
         raise TopicRecreatedError(
             "The topic was deleted and created again while it was read; nothing of it became visible.",

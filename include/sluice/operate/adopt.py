@@ -135,8 +135,9 @@ def preview_adoption(
     published = {}
     for topic, state in states.items():
         offsets = _complete_offsets(table, state, writer)
-        seq = _staged_through(table, tables.load_staging(catalog, topic), topic, offsets)
-        published[topic] = PublishedOffsets(seq, state.topic_id, offsets)
+        staging = tables.load_staging(catalog, topic)
+        seq = _staged_through(table, staging, topic, offsets)
+        published[topic] = PublishedOffsets(seq, cursor.known_topic_id(staging, state.topic_id), offsets)
     return Adoption(staged, writer, published, {t: s.watermarks for t, s in states.items()}, checked)
 
 

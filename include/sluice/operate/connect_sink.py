@@ -10,25 +10,23 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.table import Table
 
-from sluice.errors import BrokerUnavailableError, RefusedError, SluiceError
+from sluice.errors import RefusedError
 from sluice.iceberg import snapshots
-from sluice.kafka import broker, login
+from sluice.kafka import records
 from sluice.operate.previous_writer import PreviousWriter, read_consumer_group
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer
     from confluent_kafka.admin import AdminClient
 
 OFFSETS_PROPERTY = "kafka.connect.offsets"
 """Summary property, followed by the names of control topic and group: the control topic's offsets after the commit."""
 DATA_WRITTEN = 1
 AVRO_HEADER = b"\xc2\x01"
-POLL_S = 30.0
 
 
 def read_connector(client: AdminClient, table: Table, name: str, control_topic: str) -> PreviousWriter:
@@ -57,7 +55,8 @@ def read_connector(client: AdminClient, table: Table, name: str, control_topic: 
             "let it commit once more.",
         )
     start = {int(p): int(offset) for p, offset in json.loads(text).items()}
-    for partition, offset, event in _read_events(client, control_topic, start):
+    for message in records.read_to_end(client, control_topic, start, "sluice-adopt"):
+        event = _decode(message.value() or b"")
         if event["type"] == DATA_WRITTEN and event["group_id"] == group:
             payload = event["payload"]
             written = payload["table_reference"]
@@ -65,46 +64,12 @@ def read_connector(client: AdminClient, table: Table, name: str, control_topic: 
             if files and [*written["namespace"], written["name"]] == list(table.name()):
                 raise RefusedError(
                     f"The connector wrote {len(files)} files that are not in the table yet: their event is at offset "
-                    f"{offset} of partition {partition} of {control_topic}.",
+                    f"{message.offset()} of partition {message.partition()} of {control_topic}.",
                     table=identifier,
                     next_step="Start the connector, let it commit (iceberg.control.commit.interval-ms), pause its "
                     "topic's producers or stop it right after a commit, and run this again.",
                 )
     return PreviousWriter(f"connector {name}", found.offsets)
-
-
-def _read_events(
-    client: AdminClient, topic: str, start: Mapping[int, int]
-) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
-    """Partition, offset and content of each event from these offsets to the end of the control topic."""
-    from confluent_kafka import TopicPartition
-
-    state = broker.describe_topics(client, [topic])[topic]
-    if isinstance(state, SluiceError):
-        raise state
-    unread = {p for p, m in state.watermarks.items() if start.get(p, m.start) < m.end}
-    settings = {"group.id": "sluice-adopt", "enable.auto.commit": False, "isolation.level": "read_committed"}
-    consumer = login.make_consumer(client, {**settings, "enable.partition.eof": True})
-    try:
-        consumer.assign([TopicPartition(topic, p, start.get(p, state.watermarks[p].start)) for p in unread])
-        yield from _poll(consumer, unread)
-    finally:
-        consumer.close()
-
-
-def _poll(consumer: Consumer, unread: set[int]) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
-    from confluent_kafka import KafkaError
-
-    while unread:
-        message = consumer.poll(POLL_S)
-        if message is None:
-            raise BrokerUnavailableError(f"Kafka sent no record of the control topic within {POLL_S:g} s.")
-        if (error := message.error()) is None:
-            yield int(message.partition() or 0), int(message.offset() or 0), _decode(message.value() or b"")
-        elif error.code() == KafkaError._PARTITION_EOF:
-            unread.discard(int(message.partition() or 0))
-        else:
-            raise BrokerUnavailableError(f"Kafka returned an error for the control topic: {error.str()}")
 
 
 def _decode(value: bytes) -> Mapping[str, Any]:

@@ -83,6 +83,7 @@ def make_plan(group: Group, inputs: PlanInputs, *, extend: bool = True) -> Group
     kafka |= broker.describe_topics(inputs.client, [t for t in topics if t not in kafka])
     broken: dict[str, SluiceError] = {t: s for t, s in kafka.items() if isinstance(s, SluiceError)}
     staging = backlog.load_staging(catalog, topics, broken)
+    kafka = {t: cursor.with_known_id(s, staging[t].table if t in staging else None) for t, s in kafka.items()}
     progress = {c.table: _read_table(c, inputs, kafka, follow_registry=extend) for c in chosen}
     stops |= {name: each.error for name, each in progress.items() if each.error}
     stops = {**inputs.unready, **stops}

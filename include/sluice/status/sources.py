@@ -228,6 +228,8 @@ def _read_staging(inputs: StatusSources, catalog: Catalog, topics: list[str]) ->
         try:
             inputs.staging[topic] = tables.load_staging(catalog, topic)
             inputs.staged[topic] = cursor.read_staging_cursor(inputs.staging[topic])
+            if topic in inputs.topics:
+                inputs.topics[topic] = cursor.with_known_id(inputs.topics[topic], inputs.staging[topic])
         except SluiceError as error:
             inputs.topic_errors[topic] = error
 
