@@ -25,7 +25,12 @@ from tests.support import runbook
 from tests.support.backfills import backfill_request, run_backfill
 from tests.support.lake import COLUMNS, TEXT_REQUIRED, Lake, record
 
-ORDERED = {"mode": "upsert", "order": ["n"], "columns": [COLUMNS[0], {**COLUMNS[1], "required": True}]}
+ORDERED = {
+    "mode": "upsert",
+    "deletes": "ignore",
+    "order": ["n"],
+    "columns": [COLUMNS[0], {**COLUMNS[1], "required": True}],
+}
 
 
 def fill(it: Lake, first: int, count: int = 20, topic: str | None = None) -> None:
@@ -72,8 +77,11 @@ def test_a_topic_goes_on_under_another_name(lake: Callable[..., Lake]) -> None:
     assert {row["id"]: row["n"] for row in it.rows(state)} == {f"k{n % 6}": n for n in everything}
 
 
-def test_a_topic_goes_on_on_another_cluster_with_its_offsets(lake: Callable[..., Lake]) -> None:
+def test_a_topic_goes_on_on_another_cluster_with_its_offsets(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
     it = lake()
+    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", it.bootstrap)
     it.create_topic(2)
     table = it.contract()
     fill(it, 0)
@@ -100,7 +108,7 @@ def test_a_topic_goes_on_on_another_cluster_with_its_offsets(lake: Callable[...,
     # What compares Kafka's id with that of snapshots and slices knows of it: status, backfills, and the next move.
     (now,) = status.read_status(it.contracts, [table]).tables
     assert now.last_error is None and now.lag_records == 0
-    request = backfill_request(table, {0: (0, 15), 1: (0, 15)}, source=Origin.KAFKA)
+    request = backfill_request(table, {0: (0, 15), 1: (0, 15)}, origin=Origin.KAFKA)
     run_backfill(it, request)
     it.assert_appended(table)
     with pytest.raises(RefusedError, match="This is the topic that was read"):
