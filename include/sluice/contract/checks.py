@@ -8,7 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sluice.contract import suggestions, topic_pattern
-from sluice.contract.checks_columns import check_auto, check_cdc, check_columns, check_history, check_whole_source
+from sluice.contract.checks_columns import (
+    check_auto,
+    check_cdc,
+    check_columns,
+    check_header,
+    check_history,
+    check_whole_source,
+)
 from sluice.contract.columns import KAFKA_TYPES, REGISTRY_FORMATS, TEXT_AND_BYTES
 from sluice.contract.partitioning import PartitionField, parse_partition, type_mismatch
 from sluice.contract.types import Decimal, IcebergType, Struct, is_primitive
@@ -104,6 +111,9 @@ def _check_sources(contract: ContractFields, errors: FieldErrors) -> None:
     read = [("columns", i, c) for i, c in enumerate(contract.columns) if c.source and not c.is_valid_to]
     for part, index, column in [*read, *(("inputs", i, c) for i, c in enumerate(contract.inputs))]:
         at = (part, index, "source")
+        if column.header is not None:
+            check_header(column, errors, (part, index))
+            continue
         side, form = ("key", contract.key.format) if column.from_key else ("value", contract.value.format)
         check_whole_source(column, side, form, errors, (part, index))
         path = ("$key", *column.key_path) if column.from_key else column.path
@@ -182,6 +192,9 @@ def _check_identifier(contract: ContractFields, errors: FieldErrors) -> None:
             )
         elif not is_primitive(kind) or str(kind) in {"float", "double"}:
             errors.add("identifier", index, message=f"a {kind} cannot be a key: its equality is not reliable")
+        elif contract.column(name).header is not None and contract.tombstones_delete:
+            message = "a tombstone is found by its key, and not by its headers: set deletes: ignore"
+            errors.add("identifier", index, message=message)
     given = contract.cdc is None and "deletes" in contract.model_fields_set
     explicit = contract.upsert and given and contract.deletes == "tombstone"
     # An error only if the contract sets tombstones itself; by default an arriving tombstone is the error.

@@ -136,7 +136,7 @@ def _check_unit(contract: ContractFields, each: Input, at: tuple[str | int, ...]
     mongodb = contract.cdc and contract.cdc.format == "debezium_mongodb"
     if str(each.type) not in types:
         errors.add(*at, "unit", message=f"{each.unit} needs type {' or '.join(types)}, not {each.type}")
-    elif not (each.path or each.from_key):
+    elif each.header is not None or not (each.path or each.from_key):
         errors.add(*at, "unit", message="needs a field of the record: give an expression's inputs their units")
     elif form not in UNIT_FORMATS or (mongodb and not each.from_key and not each.from_envelope):
         message = f"needs a {side} whose schema names units, of format {', '.join(UNIT_FORMATS)}"
@@ -165,6 +165,14 @@ def check_whole_source(column: Input, side: str, form: str, errors: FieldErrors,
             form, " or ".join(INTEGER_FORMATS.get(form, ()))
         )
         errors.add(*at, "type", message=f"a {side} of format {form} needs {takes}, not {column.type}")
+
+
+def check_header(column: Input, errors: FieldErrors, at: tuple[str | int, ...]) -> None:
+    """Add to `errors` why the column can't be read from a header: a header is bytes, or a text as a key is."""
+    several = str(column.type) in ("list<string>", "list<binary>")
+    if not (several or any(columns.is_readable_as(column.type, form) for form in TEXT_AND_BYTES)):
+        message = f"a header needs a primitive type, list<string> or list<binary>, not {column.type}"
+        errors.add(*at, "type", message=message)
 
 
 def check_history(contract: ContractFields, errors: FieldErrors) -> None:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from sluice.contract.types import Fixed, IcebergType, Primitive, is_primitive
 from sluice.contract.values import (
+    HEADERS_SOURCE,
     KAFKA_COLUMNS,
     KEY_SOURCE,
     VALUE_SOURCE,
@@ -54,7 +55,8 @@ class Input(StrictModel):
             case.
         type: The type, as Iceberg writes it: `long`, `decimal(10, 2)`, `list<string>`.
         source: Field of the value, `a.b` for a nested one; `$key`, or `$key.a`, for the record's key; `$value` for the
-            whole value; `$op`, `$deleted` and `$source.lsn` of a change event. Default: the name.
+            whole value; `$headers.a` for the last header of that name, or all of them as `list<string>` or
+            `list<binary>`; `$op`, `$deleted` and `$source.lsn` of a change event. Default: the name.
         unit: The unit of a whole number that counts time. Records whose schema names another unit are converted; a
             value that is no whole number of the unit, or does not fit, is quarantined. Default: each record's own unit.
             `columns: auto` sets it.
@@ -92,9 +94,16 @@ class Input(StrictModel):
         return split_path(self.source)[1:] or (KEY_SOURCE,)
 
     @property
+    def header(self) -> str | None:
+        """The name of the header that is the source; None for another source."""
+        first, *rest = split_path(self.source) if self.source.startswith(HEADERS_SOURCE) else ("",)
+        return rest[0] if first == HEADERS_SOURCE and len(rest) == 1 else None
+
+    @property
     def from_envelope(self) -> bool:
         """Whether the source is in the envelope of a change event, not in its row."""
-        return self.source.startswith("$") and self.source != VALUE_SOURCE and not (self.from_key or self.is_valid_to)
+        elsewhere = self.from_key or self.is_valid_to or self.header is not None
+        return self.source.startswith("$") and self.source != VALUE_SOURCE and not elsewhere
 
     @property
     def envelope_path(self) -> tuple[str, ...]:
@@ -108,8 +117,9 @@ class Input(StrictModel):
 
     @property
     def path(self) -> tuple[str, ...]:
-        """Path of the source in the value, outermost first; empty for the key, and if no field is read."""
-        return () if self.from_key or self.is_valid_to or not self.source else split_path(self.source)
+        """Path of the source in the value, outermost first; empty for key and headers, and if no field is read."""
+        elsewhere = self.from_key or self.is_valid_to or self.header is not None
+        return () if elsewhere or not self.source else split_path(self.source)
 
 
 class Auto(StrictModel):

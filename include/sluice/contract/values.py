@@ -55,6 +55,7 @@ OWN_NAMESPACES = frozenset({"sluice", "sluice_deletes", "sluice_quarantine", "sl
 """Namespaces of Sluice's own tables: the ledger, and each table's deletes, quarantine and staging tables."""
 
 KEY_SOURCE = "$key"
+HEADERS_SOURCE = "$headers"
 """A column with this `source` holds the record's key."""
 
 TEMPLATE = "{topic}"
@@ -200,11 +201,11 @@ def join_names(names: Iterable[str]) -> str:
 
 
 def _source(value: str) -> str:
-    known = value in (KEY_SOURCE, VALUE_SOURCE) or value.startswith(f"{KEY_SOURCE}.")
+    known = value in (KEY_SOURCE, VALUE_SOURCE) or value.startswith((f"{KEY_SOURCE}.", f"{HEADERS_SOURCE}."))
     if value.startswith("$") and not known and not _ENVELOPE.fullmatch(value):
         _refuse(
             f"{quote(value)} is not a source: with a $ there are '{KEY_SOURCE}', '{KEY_SOURCE}.field', "
-            f"'{VALUE_SOURCE}', and with cdc: '$op', '$deleted', '$source.lsn' and others"
+            f"'{VALUE_SOURCE}', '{HEADERS_SOURCE}.name', and with cdc: '$op', '$deleted', '$source.lsn' and others"
         )
     try:
         names = split_path(value)
@@ -215,7 +216,9 @@ def _source(value: str) -> str:
             f"{quote(value)} is not a source: use a field name, or names joined by dots for nested fields; "
             "a name that has a dot itself is written in backticks"
         )
-    if not value.startswith("$") and names[0] in (KEY_SOURCE, VALUE_SOURCE):
+    if names[0] == HEADERS_SOURCE and len(names) > 2:
+        _refuse(f"{quote(value)} is not a source: a header's name that has a dot is written in backticks")
+    if not value.startswith("$") and names[0] in (KEY_SOURCE, VALUE_SOURCE, HEADERS_SOURCE):
         _refuse(f"{quote(value)} is not a source: a field of that name can't be read")
     return ".".join((names[0], *map(quote_name, names[1:]))) if value.startswith("$") else join_names(names)
 

@@ -20,7 +20,7 @@ from sluice.contract.columns import JSON_FORMATS, Input
 from sluice.contract.contract import Contract
 from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
 from sluice.formats.internal_columns import BEST_EFFORT, ENVELOPE, FIELDS, VALUE, Expression, RecordPart, problem
-from sluice.formats.json import add_json_fields
+from sluice.formats.json.records import add_json_fields
 from sluice.formats.logical_types import spark_type, timestamp_from_units
 
 EVENT, ROW, EVENT_KIND = "_sluice_event", "_sluice_row", "_sluice_kind"

@@ -22,7 +22,7 @@ from sluice.contract.fields import fields_read
 from sluice.contract.types import IcebergType, Primitive
 from sluice.contract.values import KAFKA_COLUMNS
 from sluice.errors import SchemaIdReusedError
-from sluice.formats import change_events, expressions, masks
+from sluice.formats import change_events, expressions, headers, masks
 from sluice.formats.formats import FORMATS
 from sluice.formats.internal_columns import (
     DELETE,
@@ -31,6 +31,7 @@ from sluice.formats.internal_columns import (
     FIELD,
     FIELDS,
     FLAT_NAME,
+    HEADERS,
     IGNORE,
     KEY,
     OP,
@@ -184,7 +185,7 @@ def _record(frame: DataFrame, contract: Contract) -> _Record:
     return _Record(
         tombstone=tombstone,
         is_other_type=F.col(OTHER_TYPE) if contract.value.types else false,
-        problem=F.coalesce(*(F.col(part.problem) for part in (VALUE, KEY) if part.problem in frame.columns)),
+        problem=F.coalesce(*(F.col(p.problem) for p in (VALUE, KEY, HEADERS) if p.problem in frame.columns)),
         is_key_unreadable=F.col(KEY.problem).isNotNull() if KEY.problem in frame.columns else false,
         event_error=change_events.event_error(contract, tombstone) if contract.cdc else no_text,
         is_delete=F.col(change_events.EVENT_KIND) == change_events.DELETED if contract.cdc else false,
@@ -280,6 +281,9 @@ def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         event = [change_events.EVENT_KIND, change_events.ROW]
     if contract.key.format == "string":
         frame = frame.withColumn(KEY.problem, _text_key_problem(contract))
+    read = {each: _read_type(contract, each) for each in inputs if each.header is not None}
+    headers_problem = {HEADERS.problem: headers.find_problem(read)} if read else {}
+    frame = frame.withColumns(headers_problem)
     key_problem = [KEY.problem] if KEY.problem in frame.columns else []
     values = ((each, _value(contract, each, key_has_fields=key_has_fields)) for each in inputs)
     return frame.select(
@@ -288,7 +292,7 @@ def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         F.lit(topic).alias("_kafka_topic"),
         *KAFKA_COLUMNS[1:],
         *[F.col(name).alias(renamed) for name, renamed in STAGED_COLUMNS.items()],
-        TOMBSTONE, VALUE.problem, *key_problem, *event, *([OTHER_TYPE] if value_part.types else ()),
+        TOMBSTONE, VALUE.problem, *key_problem, *headers_problem, *event, *([OTHER_TYPE] if value_part.types else ()),
     )  # fmt: skip
 
 
@@ -304,6 +308,8 @@ def _value(contract: Contract, each: Input, *, key_has_fields: bool) -> Column |
     key_as_target = key if isinstance(target, T.BinaryType) else read_text(key, target)
     if each.from_key:
         return _at(F.col(KEY.fields), each.key_path) if key_has_fields else key_as_target
+    if each.header is not None:
+        return headers.read(each, target)
     if each.is_valid_to:
         return F.lit(None).cast(target)  # set by the MERGE
     if each.from_envelope:

@@ -12,10 +12,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from sluice.formats import json
 from sluice.formats.avro import add_avro_fields
 from sluice.formats.internal_columns import Expression, RecordPart, problem
-from sluice.formats.json_connect import add_connect_fields
+from sluice.formats.json import records
+from sluice.formats.json.connect import add_connect_fields
 from sluice.formats.logical_types import convert_number, read_text
 from sluice.formats.protobuf import add_protobuf_fields
 
@@ -64,9 +64,9 @@ def _utf8(raw: Column) -> Column:
 
 
 FORMATS: dict[str, Format] = {
-    "json": json.add_json_fields,
+    "json": records.add_json_fields,
     "json_connect": add_connect_fields,
-    "json_schema": json.add_json_schema_fields,
+    "json_schema": records.add_json_schema_fields,
     "avro": add_avro_fields,
     "protobuf": add_protobuf_fields,
     "string": _scalar(_utf8, "UTF-8 text", read_text),

@@ -61,6 +61,7 @@ the path that the source means, from the same object on."""
 FIELDS, CORRUPT = "_sluice_fields", "_sluice_corrupt"
 VALUE = RecordPart("value", FIELDS, "_sluice_problem", "$value")
 KEY = RecordPart("key", "_sluice_key_fields", "_sluice_key_problem", "$key")
+HEADERS = RecordPart("headers", "", "_sluice_headers_problem", "$headers")
 
 
 def join_path(path: str, name: str) -> str:

@@ -24,7 +24,7 @@ from sluice.formats.convert import (
     schema_failures_as_mismatch,
 )
 from sluice.formats.internal_columns import join_path
-from sluice.formats.json import schema_title
+from sluice.formats.json.records import schema_title
 from sluice.formats.logical_types import NamedType, spark_type
 from sluice.kafka.registry import WriterSchema
 

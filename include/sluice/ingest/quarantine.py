@@ -31,9 +31,9 @@ from sluice.formats.internal_columns import (
     VALUE,
     RecordPart,
 )
-from sluice.formats.json import DEFERRED_TYPES
-from sluice.formats.json_connect import PAYLOAD
-from sluice.formats.json_parsing import NOT_PARSED
+from sluice.formats.json.connect import PAYLOAD
+from sluice.formats.json.parsing import NOT_PARSED
+from sluice.formats.json.records import DEFERRED_TYPES
 from sluice.formats.logical_types import spark_type
 from sluice.formats.wire_format import PREFIX_BYTES
 from sluice.iceberg import range_scan, table_names, tables

@@ -20,10 +20,10 @@ from pyspark.sql import types as T
 
 from sluice.contract.types import parse_type
 from sluice.formats import avro, protobuf, wire_format
-from sluice.formats import json as json_format
 from sluice.formats.convert import SchemaMismatchError
 from sluice.formats.inferred_columns import FIELD_READERS
 from sluice.formats.internal_columns import FIELDS, VALUE, exact
+from sluice.formats.json import records as json_format
 from sluice.formats.logical_types import AVRO_TYPES, CONNECT_TYPES, spark_type
 from sluice.formats.schema_compat import find_incompatible_field, find_incompatible_json_field
 from sluice.kafka.registry import WriterSchema

@@ -272,6 +272,29 @@ def test_what_a_key_can_be_read_as(key, kind, fits):
         assert f"a key of format {key} needs" in flaws(**fields)["columns.0.type"]
 
 
+@pytest.mark.parametrize(
+    ("source", "kind", "message"),
+    [
+        ("$headers.a", "string", ""),
+        ("$headers.`a.b`", "list<binary>", ""),
+        ("$headers.a", "decimal(9, 2)", ""),
+        ("$headers.a", "list<int>", "a header needs a primitive type, list<string> or list<binary>, not list<int>"),
+        ("$headers.a.b", "string", "a header's name that has a dot is written in backticks"),
+        ("$headers", "string", "is not a source"),
+        ("$header.a", "string", "is not a source"),
+    ],
+)
+def test_what_a_header_can_be_read_as(source, kind, message):
+    fields = {"columns": columns(("h", kind, source))}
+    if message:
+        assert any(message in each for each in flaws(**fields).values())
+    else:
+        assert contract(**fields).columns[0].header and not contract(**fields).columns[0].path
+    keyed = {"mode": "upsert", "identifier": ["h"], "columns": columns(("h", "string", "$headers.a"))}
+    assert "set deletes: ignore" in flaws(**keyed)["identifier.0"]
+    assert contract(**keyed, deletes="ignore").identifier == ("h",)
+
+
 def test_identifier_rules():
     assert "upsert needs identifier" in flaws(mode="upsert")["identifier"]
     assert "append has no identifier" in flaws(identifier=["id"])["identifier"]

@@ -12,11 +12,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from sluice.formats import json_connect
 from sluice.formats.convert import SchemaMismatchError
 from sluice.formats.inferred_columns import find_connect_names
 from sluice.formats.internal_columns import CORRUPT, VALUE, RecordPart, nanos_of, problem
-from sluice.formats.json_parsing import (
+from sluice.formats.json import connect
+from sluice.formats.json.parsing import (
     PARSED,
     TEXT,
     WORK_COLUMNS,
@@ -48,7 +48,7 @@ def _convert_named_scalar(value: Column, schema: Column | None, want: T.DataType
     """A variant as the logical type that a JSON Schema names for it, or else like any other."""
     assert schema is not None  # noqa: S101 - tells mypy that these records have a schema
     plain = value if isinstance(want, T.DecimalType) else variant_text(value)
-    named = json_connect.DEFERRED_TYPES.convert_scalar(value, schema, want)
+    named = connect.DEFERRED_TYPES.convert_scalar(value, schema, want)
     if nanos_of(want):  # a number without a name is itself, too
         return named
     return F.when(schema["name"].isNotNull(), named).otherwise(_convert_scalar(plain, None, want))
@@ -57,7 +57,7 @@ def _convert_named_scalar(value: Column, schema: Column | None, want: T.DataType
 DEFERRED_TYPES = DeferredTypes(_parse_type, _convert_scalar)
 """Spark's parser would expand a decimal with an exponent of nine digits, and would read a time without a date as
 today's. Decimals are parsed as variants, since a number parsed as a string has only the digits that a double keeps."""
-NAMED_TYPES = DeferredTypes(json_connect.DEFERRED_TYPES.parse_type, _convert_named_scalar)
+NAMED_TYPES = DeferredTypes(connect.DEFERRED_TYPES.parse_type, _convert_named_scalar)
 """The same for records whose JSON Schema names logical types of Kafka Connect."""
 _NAMES = "_sluice_names"
 
@@ -80,7 +80,7 @@ def add_json_schema_fields(frame: DataFrame, wanted: T.StructType, part: RecordP
     ]
     # -1 keeps the list from being empty; no schema has it.
     text = F.when(ids.number.isin([*readable, -1]), ids.payload)
-    kind = json_connect.schema_type([wanted])
+    kind = connect.schema_type([wanted])
     named = F.lit(None).cast(kind)
     types = DEFERRED_TYPES
     for number in readable:

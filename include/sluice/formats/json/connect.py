@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 
 from sluice.formats import logical_types
 from sluice.formats.internal_columns import CORRUPT, ExactDecimalType, RecordPart, nanos_of, problem
-from sluice.formats.json_parsing import (
+from sluice.formats.json.parsing import (
     PARSED,
     WORK_COLUMNS,
     DeferredTypes,
