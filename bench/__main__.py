@@ -23,6 +23,7 @@ from bench import (
     target,
     trigger,
     upkeep,
+    versions,
     viewers,
     week,
 )
@@ -43,18 +44,20 @@ SECTIONS = {
     "l": on_data.measure,
     "m": week.measure,
     "n": steady.measure,
+    "o": versions.measure,
 }
 
 
 def main() -> None:
     """Run the chosen sections in order."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("sections", nargs="*", metavar="a|b|c|d|e|f|g|h|i|j|k|l|m|n", help="which to run (all)")
+    parser.add_argument("sections", nargs="*", metavar="a|b|c|d|e|f|g|h|i|j|k|l|m|n|o", help="which to run (all)")
     parser.add_argument(
         "--records",
         type=int,
         help="records of sections a and g (5,000,000), f (1,000,000) and h (2,000,000), per batch of b (10,000); "
-        "tables of d (100); the most of j (50,000,000); records per second of k (1,000) and n (100); tables of m (20)",
+        "tables of d (100); the most of j (50,000,000); records per second of k (1,000) and n (100); tables of m (20); "
+        "batches of o (40)",
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, under 3 minutes: a smoke test, not a result")
     parser.add_argument("--keep", action="store_true", help="keep the folder with data and logs")

@@ -56,7 +56,7 @@ def main(case: str, topics: list[str], sizes: list[int], rounds: int, batch: int
 
     spark = session()
     for topic, size in zip(topics, sizes, strict=True):
-        _fill(spark, topic, size, ours="others" not in case)
+        fill(spark, topic, size, ours="others" not in case)
         if "deletes" in case:
             _fill_deletes(spark, topic, size)
     seconds: list[list[float]] = [[] for _ in sizes]
@@ -84,7 +84,7 @@ def _keys(case: str, size: int, number: int, batch: int, pick: random.Random) ->
     return list(fresh)
 
 
-def _fill(spark: Any, topic: str, size: int, *, ours: bool) -> None:
+def fill(spark: Any, topic: str, size: int, *, ours: bool = True, table: str = "") -> None:
     """Write rows as publishing would: files in key order, coordinates below the topic's first offset.
 
     Args:
@@ -92,6 +92,7 @@ def _fill(spark: Any, topic: str, size: int, *, ours: bool) -> None:
         topic: The topic in the rows' coordinates.
         size: The number of rows.
         ours: Whether the snapshot is marked as Sluice's; otherwise another writer has added the rows.
+        table: The table; `db.rows_<size>` by default.
     """
     from sluice.batch import PUBLISHED_THROUGH, STEP, PublishedOffsets, encode_published_through
     from sluice.contract import folder as contract_folder
@@ -99,7 +100,7 @@ def _fill(spark: Any, topic: str, size: int, *, ours: bool) -> None:
     from sluice.iceberg import tables
     from sluice.kafka import broker
 
-    promise = contract_folder.load_contracts().table(f"db.rows_{size}")
+    promise = contract_folder.load_contracts().table(table or f"db.rows_{size}")
     tables.ensure_typed(iceberg_catalog.load(), promise)
     state = broker.describe_topics(broker.make_admin_client(), [topic])[topic]
     through = {topic: PublishedOffsets(0, state.topic_id, dict.fromkeys(state.watermarks, 0))}  # type: ignore[union-attr]
@@ -118,7 +119,7 @@ def _fill(spark: Any, topic: str, size: int, *, ours: bool) -> None:
     )
     columns = [*SCHEMA.split(", ")]
     assert rows.columns[1 : 1 + len(columns)] == [c.split()[0] for c in columns]
-    writer = rows.writeTo(f"lake.db.rows_{size}").option(
+    writer = rows.writeTo(f"lake.{promise.table}").option(
         f"snapshot-property.{PUBLISHED_THROUGH}", encode_published_through(through)
     )
     if ours:
