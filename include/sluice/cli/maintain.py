@@ -28,11 +28,11 @@ def add_commands(commands: Any) -> None:
         "run",
         _run,
         "carry out an action on the tables that need it, in Spark on this machine",
-        ["rewrite_data_files shop.orders", "remove_orphan_files shop.orders --dry-run"],
+        ["rewrite_data_files shop.orders", "expire_snapshots shop.orders --dry-run"],
     )
     run.add_argument("action", choices=ACTIONS, metavar="ACTION", help=", ".join(ACTIONS))
     run.add_argument("tables", nargs="+", metavar="TABLE", help="as `sluice.maintenance` names them")
-    run.add_argument("--dry-run", action="store_true", help="remove_orphan_files: list the files, remove none")
+    run.add_argument("--dry-run", action="store_true", help="change nothing: say what is due, or list the orphan files")
     add_json(run)
     add_patience(run)
 
@@ -53,8 +53,9 @@ def _run(given: argparse.Namespace) -> int:
         needs = assess.assess_tables(AssessmentInputs(catalog, known), action, names=given.tables, run_id=run_id)
         groups = {t.name: t.group or min(known.groups) for t in targets.list_targets(known)}
     due: dict[str, list[str]] = {}
+    only_assess = given.dry_run and action != maintenance_table.Action.ORPHANS
     for each in needs:
-        if each.steps:
+        if each.steps and not only_assess:
             due.setdefault(groups[each.table], []).append(each.table)
     codes = []
     for group, tables in due.items():
@@ -65,19 +66,23 @@ def _run(given: argparse.Namespace) -> int:
     where = maintenance_table.ResultFilter(run_id=run_id, action=action, states=maintenance_table.ENDED)
     with availability.translate_catalog_errors():
         done = {each.table: each for each in maintenance_table.read_results(catalog, where)} if due else {}
-    output.show(given, {"run_id": run_id, "needs": needs, "results": done}, lambda: _print(needs, done))
+    output.show(
+        given, {"run_id": run_id, "needs": needs, "results": done}, lambda: _print(needs, done, dry_run=only_assess)
+    )
     if any(each.error for each in needs) or any(each.failed for each in done.values()):
         return 3
     return max(codes, default=0) if set(codes) <= {0, 1, 2, 3} else 2
 
 
-def _print(needs: Sequence[Assessment], done: Mapping[str, ActionResult]) -> None:
+def _print(needs: Sequence[Assessment], done: Mapping[str, ActionResult], *, dry_run: bool) -> None:
     for need in needs:
         result = done.get(need.table)
         if need.error:
             line = f"failed  {need.table}: {need.error}"
         elif result:
             line = f"{result.state}  {need.table}: {result.summary}"
+        elif need.steps and dry_run:
+            line = f"due  {need.table}: {need.reason}"
         elif need.steps:
             line = f"missing  {need.table}: the Spark application ended before its result ({need.reason})"
         else:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from sluice.contract import suggestions, topic_pattern
@@ -71,6 +72,7 @@ def check_contract(contract: ContractFields, errors: FieldErrors) -> None:
     _check_partitions(contract, errors)
     _check_properties(contract, errors)
     _check_sort(contract, errors)
+    _check_retention(contract, errors)
 
 
 def _check_columns(contract: ContractFields, errors: FieldErrors) -> None:
@@ -297,6 +299,25 @@ def _check_sort(contract: ContractFields, errors: FieldErrors) -> None:
         else:
             continue
         errors.add("maintenance", "sort_by", index, message=problem)
+
+
+def _check_retention(contract: ContractFields, errors: FieldErrors) -> None:
+    if contract.retention is None:
+        return
+    at = ("retention", "column")
+    column = next((c for c in contract.columns if c.name == contract.retention.column), None)
+    if contract.mode == "history":
+        errors.add("retention", message="mode history keeps every version: remove it")
+    if contract.retention.keep < timedelta(days=1):
+        errors.add("retention", "keep", message="must be 1d or more: whole days are deleted")
+    if column is None:
+        if not contract.auto:
+            hint = suggestions.did_you_mean(contract.retention.column, [c.name for c in contract.columns])
+            errors.add(*at, message=f"there is no column {contract.retention.column!r}{hint}")
+    elif str(column.type) not in ("date", "timestamp", "timestamptz"):
+        errors.add(*at, message=f"needs type date, timestamp or timestamptz, not {column.type}")
+    elif column.mask:
+        errors.add(*at, message="a masked column has no time")
 
 
 def _refuse_repeats(names: tuple[str, ...], field: str, errors: FieldErrors) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from datetime import date, datetime
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_serializer
@@ -14,7 +15,7 @@ from sluice.contract.change_events import Cdc
 from sluice.contract.columns import TEXT_AND_BYTES, Auto, Column, Format, Input, is_readable_as
 from sluice.contract.expectations import Expectation
 from sluice.contract.partitioning import PartitionField, parse_partition
-from sluice.contract.settings import ErrorPolicy, Limits, Maintenance, SchemaPolicy
+from sluice.contract.settings import ErrorPolicy, Limits, Maintenance, Retention, SchemaPolicy
 from sluice.contract.topic_pattern import TopicPattern, read_names, read_pattern
 from sluice.contract.values import (
     TEMPLATE,
@@ -102,6 +103,7 @@ class ContractFields(StrictModel):  # type: ignore[no-redef] # two of its fields
             up to 20 failing ones per expectation.
         freshness: The freshness target: how old unread records may be before the table is `late`.
         maintenance: How the table's files and snapshots are maintained.
+        retention: How long rows stay. Default: for ever.
         schema_policy: What happens to a change of this contract once the table exists.
         other_writers: What happens when another engine has changed rows since Sluice's last commit: `warn` names its
             commits and goes on, `allow` says nothing, `stop` publishes nothing.
@@ -140,8 +142,15 @@ class ContractFields(StrictModel):  # type: ignore[no-redef] # two of its fields
     freshness: Duration | None = None
     other_writers: Literal["warn", "allow", "stop"] = "warn"
     maintenance: Maintenance = Maintenance()
+    retention: Retention | None = None
     schema_policy: SchemaPolicy = SchemaPolicy()
     doc: str | None = None
+
+    def retention_cutoff(self, now: datetime) -> date | None:
+        """The day, in UTC, before which rows are deleted; None if they stay for ever."""
+        if self.retention is None:
+            return None
+        return self.retention.cutoff(now, [p.transform for p in self.partitioning if p.column == self.retention.column])
 
     @field_serializer("topic")
     def _as_written(self, names: tuple[str, ...]) -> tuple[str, ...] | TopicPattern:

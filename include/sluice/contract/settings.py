@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Collection
+from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, StrictBool, model_validator
@@ -106,6 +107,32 @@ class Maintenance(StrictModel):
             errors.add("sort_by", message=f"strategy {self.strategy} needs {needs}")
         errors.raise_any("Maintenance")
         return self
+
+
+class Retention(StrictModel):
+    """How long the rows of a table stay.
+
+    Only whole days are deleted; where the table is partitioned by month or year of the column, whole partitions.
+
+    Attributes:
+        column: A column of type `date`, `timestamp` or `timestamptz`. Rows without a value in it stay.
+        keep: Rows stay for so long after the column's time; at least `1d`. Older records become no row.
+    """
+
+    column: Identifier
+    keep: Duration
+
+    def cutoff(self, now: datetime, transforms: Collection[str] = ()) -> date:
+        """The day, in UTC, before which rows are deleted.
+
+        Args:
+            now: the time.
+            transforms: the partition transforms on the column.
+        """
+        day = (now - self.keep).astimezone(UTC).date()
+        if "year" in transforms:
+            return day.replace(month=1, day=1)
+        return day.replace(day=1) if "month" in transforms else day
 
 
 class SchemaPolicy(StrictModel):

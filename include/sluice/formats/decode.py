@@ -23,6 +23,7 @@ from sluice.contract.types import IcebergType, Primitive
 from sluice.contract.values import KAFKA_COLUMNS
 from sluice.errors import SchemaIdReusedError
 from sluice.formats import change_events, expressions, headers, masks
+from sluice.formats.expired_rows import without_expired
 from sluice.formats.formats import FORMATS
 from sluice.formats.internal_columns import (
     DELETE,
@@ -172,7 +173,7 @@ def decode(staged: DataFrame, contract: Contract, topic: str, *, explain: bool =
     op = F.when(record.is_other_type, IGNORE).otherwise(op)
     frame, op, failed_expression = _compute(frame, contract, record, op)
     computed = {c.name: _canonical(F.col(c.name), c.type) for c in contract.columns if c.expression}
-    frame = frame.withColumns({OP: op, **computed})
+    frame = frame.withColumns({OP: op, **computed}).withColumn(OP, without_expired(F.col(OP), contract))
     frame = _add_errors(frame, contract, record, tombstone_error, failed_expression)
     if explain and contract.has_expressions:
         frame = expressions.explain_failures(frame, contract)

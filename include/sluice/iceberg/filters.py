@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pyiceberg.expressions import AlwaysFalse, And, BooleanExpression, EqualTo, GreaterThan, In, LessThanOrEqual, Or
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThan,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    Or,
+)
 
-__all__ = ["AlwaysFalse", "And", "BooleanExpression", "Or", "above", "at_most", "equal", "one_of"]
+__all__ = ["AlwaysFalse", "And", "BooleanExpression", "Or", "above", "at_most", "below", "equal", "one_of"]
 
 
 def equal(column: str, value: Any) -> BooleanExpression:
@@ -23,6 +33,11 @@ def above(column: str, value: Any) -> BooleanExpression:
 def at_most(column: str, value: Any) -> BooleanExpression:
     """`column <= value`."""
     return LessThanOrEqual(column, value)  # type: ignore[call-arg, misc, unused-ignore]
+
+
+def below(column: str, value: Any) -> BooleanExpression:
+    """`column < value`."""
+    return LessThan(column, value)  # type: ignore[call-arg, misc, unused-ignore]
 
 
 def one_of(column: str, values: Iterable[Any]) -> BooleanExpression:

@@ -24,7 +24,7 @@ from sluice.errors import CatalogUnavailableError, SluiceError, first_line
 from sluice.iceberg import availability, tables
 from sluice.ledger import consumers, maintenance_table
 from sluice.ledger.maintenance_table import Action, LastCleanup
-from sluice.maintain import active_partitions, expiry_plan, file_stats, targets
+from sluice.maintain import active_partitions, expiry_plan, file_stats, retention, targets
 from sluice.maintain.expiry_plan import AssessmentInputs
 from sluice.maintain.file_stats import PartitionFiles, TableFiles
 from sluice.maintain.targets import TableKind, Target
@@ -50,7 +50,8 @@ class Assessment:
     """What an action would do to a table.
 
     Attributes:
-        steps: of `files`, `deletes`, `manifests`, `trim`, `history`, `snapshots`, `orphans`; empty: nothing is due.
+        steps: of `files`, `deletes`, `manifests`, `trim`, `history`, `retention`, `snapshots`, `orphans`; empty:
+            nothing is due.
         reason: the figures, whether anything is due or not.
         error: why the table could not be assessed.
         where: SQL that selects the files to rewrite; None: all.
@@ -258,6 +259,9 @@ def _assess_expiry(target: Target, table: Table, inputs: AssessmentInputs) -> tu
     if cutoff:
         steps.append("history")
         reasons.append(f"rows from before {cutoff:%Y-%m-%d} are past their history of {_span(now - cutoff)}")
+    if target.contract and (expired := retention.find_expired_rows(table, target.contract, now)):
+        steps.append("retention")
+        reasons.append(expired.reason)
     if plan.expired:
         steps.append("snapshots")
         if plan.reset_main_retention:

@@ -12,7 +12,7 @@ from pyiceberg.table.update import AssertRefSnapshotId
 from sluice.iceberg import refs, table_names, tables
 from sluice.iceberg.sql_literals import sql_literal
 from sluice.ingest.context import Context
-from sluice.maintain import assess, expiry_plan, procedures
+from sluice.maintain import assess, expiry_plan, procedures, retention
 from sluice.maintain.assess import Assessment
 from sluice.maintain.expiry_plan import AssessmentInputs
 from sluice.maintain.targets import Target
@@ -20,7 +20,7 @@ from sluice.timestamps import utc_from_micros
 
 
 def expire_snapshots(context: Context, target: Target, found: Assessment, inputs: AssessmentInputs) -> dict[str, Any]:
-    """Carry out the steps `trim` and `history`, then expire snapshots; returns what was done, by step."""
+    """Carry out the steps `trim`, `history` and `retention`, then expire snapshots; returns what was done, by step."""
     done: dict[str, Any] = {}
     if "trim" in found.steps:
         done["trimmed_through"] = _trim_staging(context, target, inputs.refreshed())
@@ -29,6 +29,10 @@ def expire_snapshots(context: Context, target: Target, found: Assessment, inputs
         _delete(context, target, f"at <= {sql_literal(cutoff)}")
         done["deleted_through"] = cutoff.isoformat()
     table = context.catalog.load_table(target.identifier)
+    if target.contract and (expired := retention.find_expired_rows(table, target.contract, inputs.now)):
+        retention.delete_expired_rows(context, expired)
+        done["deleted_through"] = expired.before.isoformat()
+        table = context.catalog.load_table(target.identifier)
     rule = assess.oldest_snapshot_rule(target, table, inputs.refreshed())
     plan = expiry_plan.plan_expiry(table, target.settings, inputs.now, rule)
     if not plan.expired:

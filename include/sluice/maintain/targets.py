@@ -15,6 +15,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.typedef import Identifier
 
+from sluice.contract.contract import Contract
 from sluice.contract.folder import Contracts
 from sluice.contract.settings import Maintenance
 from sluice.contract.suggestions import did_you_mean
@@ -56,6 +57,7 @@ class Target:
         group: None for Sluice's own tables.
         topic: set for staging tables only.
         history: rows whose `at` is older than this are deleted; None: no such rule.
+        contract: of a typed table.
     """
 
     identifier: Identifier
@@ -64,6 +66,7 @@ class Target:
     group: str | None = None
     topic: str | None = None
     history: timedelta | None = None
+    contract: Contract | None = None
 
     @property
     def name(self) -> str:
@@ -101,7 +104,8 @@ def list_targets(contracts: Contracts, names: Collection[str] = ()) -> list[Targ
     found: list[Target] = []
     for contract in contracts.tables.values():
         group = contract.group
-        found.append(Target(table_names.typed(contract), TableKind.TYPED, contract.maintenance, group))
+        typed = table_names.typed(contract)
+        found.append(Target(typed, TableKind.TYPED, contract.maintenance, group, contract=contract))
         settings = without_sorting(contract.maintenance)
         found.append(Target(table_names.quarantine(contract), TableKind.QUARANTINE, settings, group))
         if contract.upsert:

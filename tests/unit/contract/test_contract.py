@@ -295,6 +295,31 @@ def test_what_a_header_can_be_read_as(source, kind, message):
     assert contract(**keyed, deletes="ignore").identifier == ("h",)
 
 
+@pytest.mark.parametrize(
+    ("fields", "at", "message"),
+    [
+        ({"columns": columns(("d", "date"))}, None, ""),
+        ({"columns": columns(("d", "string"))}, "retention.column", "needs type date, timestamp or timestamptz"),
+        ({"columns": columns(("e", "date"))}, "retention.column", "there is no column 'd'"),
+        (
+            {"columns": columns(("d", "date")), "retention": {"column": "d", "keep": "5h"}},
+            "retention.keep",
+            "must be 1d",
+        ),
+    ],
+)
+def test_retention_rules(fields, at, message):
+    fields = {"retention": {"column": "d", "keep": "400d"}, **fields}
+    if at:
+        assert message in flaws(**fields)[at]
+        return
+    now = datetime(2026, 11, 29, 23, tzinfo=UTC)
+    by = {"": "2025-10-25", "day(d)": "2025-10-25", "month(d)": "2025-10-01", "year(d)": "2025-01-01"}
+    for transform, day in by.items():
+        found = contract(**fields, **({"partition_by": [transform]} if transform else {})).retention_cutoff(now)
+        assert str(found) == day
+
+
 def test_identifier_rules():
     assert "upsert needs identifier" in flaws(mode="upsert")["identifier"]
     assert "append has no identifier" in flaws(identifier=["id"])["identifier"]
