@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import java_import
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -138,3 +138,32 @@ def make_validator(
     engine = (Engine if known is None else KnownMetricsEngine)(spark=frame.sparkSession, persist=False)
     engine.load_batch_data("batch", frame)
     return QuietValidator(execution_engine=engine)
+
+
+def delete_whole_files(
+    spark: SparkSession, table: str, condition: tuple[str, str], properties: Mapping[str, str]
+) -> bool:
+    """Remove the files all of whose rows are below a value, if no other file has such rows; returns whether it was so.
+
+    Spark's DELETE does the same, but its commit then lacks the session's properties (Iceberg 1.11).
+    `tests/spark/maintain/test_retention.py` fails once it has them.
+
+    Args:
+        spark: a session.
+        table: Spark's name of it.
+        condition: a column, and the value as Iceberg's literal.
+        properties: of the snapshot.
+    """
+    jvm: Any = spark._jvm
+    below = jvm.org.apache.iceberg.expressions.Expressions.lessThan(*condition)
+    loaded = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, table)
+    delete = loaded.newDelete().deleteFromRowFilter(below)
+    for name, value in properties.items():
+        delete.set(name, value)
+    try:
+        delete.commit()
+    except Py4JJavaError as error:
+        if "Cannot delete file where some, but not all, rows match" in str(error.java_exception):
+            return False
+        raise
+    return True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
+from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
@@ -15,7 +16,9 @@ from sluice.contract.contract import Contract
 from sluice.iceberg import snapshots, table_names, tables
 from sluice.iceberg.filters import below
 from sluice.iceberg.sql_literals import quote_identifier, sql_literal
-from sluice.ingest.context import Context
+
+if TYPE_CHECKING:
+    from sluice.ingest.context import Context
 
 RETENTION_STEP = "retention"
 DELETED_BEFORE = "sluice.deleted-before"
@@ -65,12 +68,16 @@ def find_expired_rows(table: Table, contract: Contract, now: datetime) -> Expire
 
 def delete_expired_rows(context: Context, found: ExpiredRows) -> None:
     """Delete the rows in one commit, which carries no offsets: the table's cursor stays."""
+    from sluice.ingest import compat  # needs PySpark, and an assessment has none
+
     table = context.catalog.load_table(table_names.typed(found.contract))
     value = _boundary(table, found.column, found.before)
     properties = {STEP: RETENTION_STEP, RUN_ID: context.run_id, DELETED_BEFORE: found.before.isoformat()}
     name = table_names.spark_name(context.catalog_name, table_names.typed(found.contract))
-    with context.session(properties) as session:
-        session.sql(f"DELETE FROM {name} WHERE {quote_identifier(found.column)} < {sql_literal(value)}")  # noqa: S608 - quoted
+    if not compat.delete_whole_files(context.spark, name, (found.column, value.isoformat()), properties):
+        condition = f"{quote_identifier(found.column)} < {sql_literal(value)}"
+        with context.session(properties) as session:
+            session.sql(f"DELETE FROM {name} WHERE {condition}")  # noqa: S608 - a quoted name and a literal
 
 
 def _boundary(table: Table, column: str, before: date) -> date | datetime:

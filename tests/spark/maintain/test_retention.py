@@ -88,6 +88,13 @@ def test_rows_past_their_retention_go_and_stay_away(lake: Callable[..., Lake]) -
     assert days(it, state) == [0, 1, 3, 3]
     assert not it.quarantined(log)
     run_backfill(it, backfill_request(log, {0: (0, 5), 1: (0, 5)}))
-    run_backfill(it, backfill_request(state, {0: (0, 5), 1: (0, 5)}))
+    run_backfill(it, backfill_request(state, {0: (0, 5), 1: (0, 5)}), "another")
     assert days(it, log) == [0, 0, 1, 3, 3]
     assert days(it, state) == [0, 1, 3, 3]
+
+    # What `compat.delete_whole_files` is for: Spark's own deletion of whole files has none of the session's properties.
+    with it.context().session({"sluice.step": "test"}) as session:
+        session.sql(f"DELETE FROM lake.{log} WHERE at < DATE'{(now - timedelta(days=2)).date()}'")
+    head = it.catalog.load_table(log).current_snapshot()
+    assert head is not None and "sluice.step" not in snapshots.summary(head)
+    assert days(it, log) == [0, 0, 1]
