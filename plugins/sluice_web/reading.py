@@ -172,9 +172,11 @@ class ReadingFeeds:
         # Of one table, read when a run has changed it: the status of a thousand takes long.
         self.tables: Feeds[Status] = Feeds(_read_status)
         self.details: Feeds[TableDetail] = Feeds(_read_detail)
-        self.quality: Feed[dict[str, list[Trend]]] = Feed(_lazy_reader("trends", "read_all_trends"))
+        self.quality: Feed[dict[str, list[Trend]]] = Feed(_lazy_reader("quality.trends", "read_all_trends"))
         # Own slots: there are more runs than tables, and their readings must not keep the other pages waiting.
-        self.runs: Feeds[dict[str, list[Trend]]] = Feeds(_lazy_reader("trends", "read_run_trends"), slots=Slots())
+        self.runs: Feeds[dict[str, list[Trend]]] = Feeds(
+            _lazy_reader("quality.trends", "read_run_trends"), slots=Slots()
+        )
         self.histories: Feeds[History] = Feeds(_lazy_reader("history", "read_history"))
         self.groups: Feeds[History] = Feeds(_lazy_reader("history", "read_group_history"))
         # Read for those who ask for 30 days only, and seldom: the ledger of many tables takes a minute.
