@@ -9,6 +9,8 @@ from __future__ import annotations
 VARIABLES: dict[str, dict[str, str]] = {
     "Contracts and DAGs": {
         "SLUICE_CONTRACTS": "The folder of contracts. Default: `contracts` beside the package.",
+        "SLUICE_CONTRACT_URL": "The address of a table's contract for readers; `{table}` stands for the table's name. "
+        "It becomes the [table property](../guides/promises.md) `sluice.contract-url`.",
         "SLUICE_DAG_PREFIX": "The prefix of all DAG ids, the same for each part of Airflow and the command line. "
         "Default: none in a checkout, `sluice_` for an installed package.",
     },

@@ -1,4 +1,4 @@
-"""OpenLineage events by Airflow's provider: which offsets of which topics a run published to a table."""
+"""OpenLineage events by Airflow's provider: which offsets a run published to a table, and what the table promises."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from sluice.offsets import OffsetRange, decode_gaps, decode_ranges
 from sluice_airflow.connections import kafka_config
 
 log = logging.getLogger(__name__)
+
+SOURCE = "SLUICE"
+"""The source of the tags."""
 
 
 def emit_lineage(outcome: Mapping[str, Any]) -> None:
@@ -75,7 +78,27 @@ def _output_table(outcome: Mapping[str, Any]) -> Any:
     facets: dict[str, Any] = {"symlinks": symlinks_dataset.SymlinksDatasetFacet([name_in_catalog])}
     if outcome["snapshot_id"]:
         facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(str(outcome["snapshot_id"]))
-    return OutputDataset(namespace, name, facets=facets)
+    return OutputDataset(namespace, name, facets=facets | _promise_facets(outcome.get("contract") or {}))
+
+
+def _promise_facets(contract: Mapping[str, Any]) -> dict[str, Any]:
+    """Owner, description and tags of a table; a masked column has a tag of its own. Empty if nothing is known."""
+    from openlineage.client.facet_v2 import documentation_dataset, ownership_dataset, tags_dataset
+
+    if not contract:
+        return {}
+    tag = tags_dataset.TagsDatasetFacetFields
+    tags = [tag(name, value, SOURCE) for name, value in contract["properties"].items() if name.startswith("sluice.")]
+    tags += [tag("sluice.personal-data", "true", SOURCE)] if contract["personal_data"] else []
+    tags += [tag("sluice.mask", mask, SOURCE, column) for column, mask in contract["masks"].items()]
+    owners = [ownership_dataset.Owner(contract["owner"], "OWNER")]
+    facets: dict[str, Any] = {
+        "ownership": ownership_dataset.OwnershipDatasetFacet(owners),
+        "tags": tags_dataset.TagsDatasetFacet(tags),
+    }
+    if contract["doc"]:
+        facets["documentation"] = documentation_dataset.DocumentationDatasetFacet(contract["doc"])
+    return facets
 
 
 def _dataset_name(location: str) -> tuple[str, str]:

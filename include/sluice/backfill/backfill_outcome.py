@@ -12,7 +12,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
 from sluice.contract.folder import Contracts
-from sluice.iceberg import refs, snapshots, table_names, tables
+from sluice.iceberg import active_contract, refs, snapshots, table_names, tables
 from sluice.ledger import slices
 from sluice.ledger.error_causes import is_terminal
 from sluice.ledger.ledger_rows import LedgerState
@@ -137,7 +137,8 @@ def asset_event(
         promised: as of `BackfillPlan.to_xcom`.
         found: as of `collect_outcome`.
     """
-    table = catalog.load_table(table_names.typed(contracts.table(promised["table"])))
+    contract = contracts.table(promised["table"])
+    table = catalog.load_table(table_names.typed(contract))
     mine = [each for each in found if each["snapshot_id"] is not None and _changed_rows(table, each["snapshot_id"])]
     if not mine:
         return None
@@ -147,6 +148,7 @@ def asset_event(
     return {
         "table": promised["table"],
         "location": table.location(),
+        "contract": active_contract.describe_promise(table, contract),
         "backfill": True,
         "batches": {promised["topic"]: [each["slice"] for each in mine]},
         "ranges": {promised["topic"]: [each["ranges"] for each in mine]},

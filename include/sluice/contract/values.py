@@ -266,6 +266,14 @@ def parse_duration(value: object) -> timedelta:
     return number * unit
 
 
+def format_duration(length: timedelta) -> str:
+    """Return a duration as `parse_duration` takes it, in the greatest unit that has a whole number of it."""
+    seconds = int(length.total_seconds())
+    lengths = {unit: timedelta(**{_UNITS[unit]: 1}) // timedelta(seconds=1) for unit in "dhms"}
+    unit = next(each for each, size in lengths.items() if not seconds % size)
+    return f"{seconds // lengths[unit]}{unit}"
+
+
 def parse_timestamp(value: object) -> datetime:
     """Parse an ISO 8601 timestamp with a time zone into UTC.
 

@@ -22,7 +22,12 @@ from sluice.contract.contract import Contract
 from sluice.errors import SchemaChangeError
 from sluice.evolve import apply
 from sluice.iceberg import compat, schema
-from sluice.iceberg.active_contract import CONTRACT_PROPERTY, ContractVersion, find_schema_mismatches
+from sluice.iceberg.active_contract import (
+    CONTRACT_PROPERTY,
+    ContractVersion,
+    find_schema_mismatches,
+    promise_properties,
+)
 from sluice.iceberg.cursor import ADOPTED
 from sluice.iceberg.tables import SLICES_SINCE
 
@@ -113,6 +118,7 @@ def commit_adoption(
         {
             **schema.LARGE_RECORDS,
             **staged.contract.properties,
+            **promise_properties(staged.contract, active.version),
             CONTRACT_PROPERTY: active.to_json(),
             SLICES_SINCE: str(int(time.time() * 1000)),
             ADOPTED: json.dumps({t: dict(p.next_offsets) for t, p in published.items()}, separators=(",", ":")),

@@ -27,7 +27,13 @@ from sluice.evolve.compat import staged_commit
 from sluice.evolve.diff import ContractChange, classify_column_change, nested_steps
 from sluice.evolve.pending_change import PendingChange
 from sluice.iceberg import compat, refs, schema
-from sluice.iceberg.active_contract import CONTRACT_PROPERTY, ContractVersion, normalize_type
+from sluice.iceberg.active_contract import (
+    CONTRACT_PROPERTY,
+    FRESHNESS,
+    ContractVersion,
+    normalize_type,
+    promise_properties,
+)
 
 CONTRACT_STEP = "contract"
 """The step that the snapshot of a contract change names."""
@@ -132,9 +138,9 @@ def commit_change(catalog: Catalog, change: PendingChange, version: ContractVers
     if table.metadata.current_snapshot_id is not None:
         compat.add_empty_snapshot(transaction, {STEP: CONTRACT_STEP, RUN_ID: run_id})
     active = replace(version, schema_id=transaction.table_metadata.schema().schema_id)
-    transaction.set_properties({CONTRACT_PROPERTY: active.to_json(), **_layout_properties(new)})
-    stale = [n for n in _layout_properties(old) if n not in _layout_properties(new) and n in table.properties]
-    if stale:
+    wanted = {**_layout_properties(new), **_described_properties(table, new, version.version)}
+    transaction.set_properties({CONTRACT_PROPERTY: active.to_json(), **wanted})
+    if stale := [n for n in (*_layout_properties(old), FRESHNESS) if n not in wanted and n in table.properties]:
         transaction.remove_properties(*stale)
     commit_as_read(catalog, table, transaction, new.format_version)
 
@@ -160,6 +166,47 @@ def commit_as_read(catalog: Catalog, table: Table, transaction: Transaction, for
     )
     others = (r for r in requirements if not isinstance(r, AssertCurrentSchemaId))
     refs.commit(catalog, table, (*as_read, *others), updates)
+
+
+def describe_table(table: Table, active: Contract, version: int) -> list[str]:
+    """Set the properties and the columns' comments of the contract, where the table has others, in one commit.
+
+    Other properties and comments are left as they are, whoever wrote them.
+
+    Args:
+        table: the typed table, as it is now.
+        active: the active contract, with the operational settings of its file.
+        version: the number of the active version.
+
+    Returns:
+        The names of what was set or removed; empty if nothing was committed.
+
+    Raises:
+        CommitFailedException: another commit came first; nothing was changed.
+    """
+    wanted = _described_properties(table, active, version)
+    differing = {n: v for n, v in wanted.items() if table.properties.get(n) != v}
+    stale = [FRESHNESS] if FRESHNESS in table.properties and FRESHNESS not in wanted else []
+    documented = {f.name: f.doc for f in table.schema().fields}
+    docs = {c.name: c.doc for c in active.columns if c.doc and documented.get(c.name) != c.doc}
+    if not (differing or stale or docs):
+        return []
+    with table.transaction() as transaction:
+        if docs:
+            with transaction.update_schema() as update:
+                for name, doc in docs.items():
+                    update.update_column(name, doc=doc)
+        if differing:
+            transaction.set_properties(differing)
+        if stale:
+            transaction.remove_properties(*stale)
+    return sorted([*differing, *stale, *(f"comment of {name}" for name in docs)])
+
+
+def _described_properties(table: Table, contract: Contract, version: int) -> dict[str, str]:
+    """The contract's own properties, what it promises, and those for large records on tables that lack them."""
+    late = {n: v for n, v in schema.LARGE_RECORDS.items() if n not in table.properties}
+    return {**late, **contract.properties, **promise_properties(contract, version)}
 
 
 def _backup_names(table: Table, old: Contract, new: Contract) -> dict[str, str]:
@@ -195,7 +242,8 @@ def _update_columns(
         _alter_column(update, at, was, column, have[at].field_type)
         if not column.required:
             update.make_column_optional(at)
-        if (have[at].doc or "") != (column.doc or ""):
+        # A comment that no contract has written stays.
+        if (column.doc or was.doc) and (have[at].doc or "") != (column.doc or ""):
             update.update_column(at, doc=column.doc or "")
         if at != column.name:
             update.rename_column(at, column.name)

@@ -23,7 +23,7 @@ from sluice.evolve import apply, auto_columns
 from sluice.evolve.diff import READ, ContractChange, compare_contracts
 from sluice.evolve.ignore import omit_changes
 from sluice.evolve.pending_change import PendingChange, ReviewDecision
-from sluice.iceberg import cursor, schema, table_names, tables
+from sluice.iceberg import cursor, table_names, tables
 from sluice.iceberg.active_contract import ContractVersion, add_masks, resolve_active_contract
 from sluice.ledger import schemas_table
 from sluice.ledger.schemas_table import SchemaRow, SchemaState
@@ -132,7 +132,6 @@ def apply_pending(
         SchemaChangeError: as `find_pending_change`.
         FencedError: the table changed during each attempt.
     """
-    _set_properties(file, change.base if change else catalog.load_table(table_names.typed(file)))
     for _ in range(ATTEMPTS):
         found = change or find_pending_change(catalog, catalog.load_table(table_names.typed(file)), file)
         change = None
@@ -143,27 +142,23 @@ def apply_pending(
         if found.review == "open":
             row = _review_row(found, SchemaState.REVIEW, run_id)
             schemas_table.append_once(catalog, row, (SchemaState.REVIEW,))
-        if not found.due or _apply_once(catalog, found, run_id):
+        if not found.due:
+            _describe_table(found)
+            return found
+        if _apply_once(catalog, found, run_id):
             return found
     raise FencedError(f"The table changed during each of {ATTEMPTS} attempts to apply its contract.", table=file.table)
 
 
-def _set_properties(file: Contract, table: Table) -> None:
-    """Set the table properties of the contract, and those for large records on tables made before they existed.
-
-    A property that the contract no longer names is left as it is.
-    """
-    late = {n: v for n, v in schema.LARGE_RECORDS.items() if n not in table.properties}
-    differing = {n: v for n, v in (late | file.properties).items() if table.properties.get(n) != v}
-    if not differing:
-        return
+def _describe_table(found: PendingChange) -> None:
+    """Set the properties and comments of a contract whose shape the table has already: they need no review."""
     try:
-        with table.transaction() as transaction:
-            transaction.set_properties(differing)
+        done = apply.describe_table(found.base, found.old, found.version)
     except CommitFailedException as error:
-        log.info("%s: its properties are set with the next run: %s", file.table, error)
+        log.info("%s: its properties are set with the next run: %s", found.table, error)
     else:
-        log.warning("%s: properties set: %s", file.table, ", ".join(sorted(differing)))
+        if done:
+            log.warning("%s: set by its contract: %s", found.table, ", ".join(done))
 
 
 def _apply_once(catalog: Catalog, change: PendingChange, run_id: str) -> bool:

@@ -6,10 +6,12 @@ The commit that changes the schema also writes the property. Batches are publish
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Self
+from urllib.parse import quote
 
 from pydantic import ValidationError
 from pyiceberg.schema import Schema
@@ -22,11 +24,21 @@ from sluice.contract.columns import Column
 from sluice.contract.contract import Contract
 from sluice.contract.shape import OPERATIONAL, previous_columns, shape, shape_id
 from sluice.contract.types import Primitive
+from sluice.contract.values import format_duration
 from sluice.errors import SchemaChangeError
 from sluice.iceberg import schema
 
 CONTRACT_PROPERTY = "sluice.contract"
 """Property of a typed table: the active contract version, as JSON."""
+
+COMMENT = "comment"
+"""Iceberg's property for the description of a table, which Spark and other engines show."""
+
+FRESHNESS = "sluice.freshness"
+"""Property of a typed table: its freshness target, as the contract writes it."""
+
+URL_VARIABLE = "SLUICE_CONTRACT_URL"
+"""Environment variable with the address of a table's contract, for readers; `{table}` stands for the table's name."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +119,49 @@ class ContractVersion:
         renamed = {new: old.name for new, old in previous_columns(active, file).items() if old.name != new}
         expectations = (e if is_valid_for(e, active) else e.with_columns(renamed) for e in file.expectations)
         valid = tuple(e for e in expectations if is_valid_for(e, active))
-        return active.model_copy(update={f: getattr(file, f) for f in OPERATIONAL} | {"expectations": valid})
+        # What the file does not set stays unset, so that the contract is written as briefly as its file.
+        taken = {f: getattr(file, f) for f in OPERATIONAL & file.model_fields_set}
+        return active.model_copy(update=taken | ({"expectations": valid} if file.expectations else {}))
+
+
+def promise_properties(contract: Contract, version: int) -> dict[str, str]:
+    """Return what readers may rely on, as properties of the typed table; `properties` of the contract come first.
+
+    Args:
+        contract: the active contract, with the operational settings of its file.
+        version: the number of the active version.
+    """
+    found = {
+        "sluice.owner": contract.owner,
+        "sluice.mode": contract.mode,
+        "sluice.deletes": contract.deletes if contract.keyed else "none",
+        "sluice.contract-version": str(version),
+    }
+    if contract.doc and COMMENT not in contract.properties:
+        found[COMMENT] = contract.doc
+    if contract.freshness:
+        found[FRESHNESS] = format_duration(contract.freshness)
+    if address := os.environ.get(URL_VARIABLE):
+        found["sluice.contract-url"] = address.replace("{table}", quote(contract.table, safe=""))
+    return found
+
+
+def describe_promise(table: Table, file: Contract) -> dict[str, Any]:
+    """Return what readers may rely on as JSON values: description, owner, properties, and the mask of each column.
+
+    Empty if another engine has altered the table: the next plan reports it.
+    """
+    try:
+        version, active = ContractVersion.from_table(table), resolve_publish_contract(table, file)
+    except SchemaChangeError:
+        return {}
+    return {
+        "doc": active.doc,
+        "owner": active.owner,
+        "properties": promise_properties(active, version.version if version else 1),
+        "masks": {c.name: c.mask for c in active.columns if c.mask},
+        "personal_data": active.has_personal_data,
+    }
 
 
 def resolve_active_contract(table: Table, file: Contract) -> Contract:

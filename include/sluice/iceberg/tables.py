@@ -26,7 +26,12 @@ from sluice.batch import TOPIC
 from sluice.contract.contract import Contract
 from sluice.errors import EqualityDeletesError, NameCollisionError, SchemaMissingError, TableDamagedError, first_line
 from sluice.iceberg import own_table, schema, snapshots, table_names
-from sluice.iceberg.active_contract import CONTRACT_PROPERTY, ContractVersion, resolve_active_contract
+from sluice.iceberg.active_contract import (
+    CONTRACT_PROPERTY,
+    ContractVersion,
+    promise_properties,
+    resolve_active_contract,
+)
 from sluice.iceberg.filters import BooleanExpression
 
 T = TypeVar("T", int, float)
@@ -243,9 +248,11 @@ def ensure_typed(catalog: Catalog, contract: Contract) -> Table:
         resolve_active_contract(found, contract)
         return found
     wanted = schema.typed_schema(contract)
+    version = ContractVersion.initial(contract)
     properties = {
         **schema.table_properties(contract),
-        CONTRACT_PROPERTY: ContractVersion.initial(contract).to_json(),
+        **promise_properties(contract, version.version),
+        CONTRACT_PROPERTY: version.to_json(),
         SLICES_SINCE: str(int(time.time() * 1000)),
     }
     table = ensure_table(

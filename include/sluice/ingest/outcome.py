@@ -32,6 +32,7 @@ class Outcome:
         warnings: planning's warnings of records that retention will delete soon.
         snapshot_id: the last snapshot that carries offsets.
         location: where the table's files are; None if there is no table.
+        contract: what its readers may rely on, if it published something; see `active_contract.describe_promise`.
     """
 
     table: str
@@ -47,6 +48,7 @@ class Outcome:
     error: str | None = None
     expectations: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    contract: dict[str, Any] = field(default_factory=dict)
 
     @property
     def red(self) -> bool:

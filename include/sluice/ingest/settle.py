@@ -22,7 +22,7 @@ from sluice.batch import PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, PublishedOffset
 from sluice.contract.contract import Contract
 from sluice.contract.folder import Group
 from sluice.errors import CursorUnknownError, NameCollisionError, SluiceError, TableDamagedError
-from sluice.iceberg import availability, cursor, refs, snapshots, table_names, tables
+from sluice.iceberg import active_contract, availability, cursor, refs, snapshots, table_names, tables
 from sluice.ingest.outcome import APPLICATION_ENDED, Outcome, RunRecord, derive_outcome
 from sluice.ledger import ledger_rows, quality_table, slices, unfinished_rollback
 from sluice.ledger.accepted_gaps import add_accepted_gaps
@@ -112,6 +112,8 @@ class _Settlement:
         self.unreported += self._unreported_failure(outcome)
         outcome.snapshot_id = _last_commit(table)
         outcome.location = table.location() if table else None
+        if table and outcome.batches:
+            outcome.contract = active_contract.describe_promise(table, contract)
         return outcome
 
     def read_table(self, contract: Contract) -> Table | None:

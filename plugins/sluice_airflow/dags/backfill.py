@@ -108,7 +108,7 @@ def outcome(*, ti: Any = None, outlet_events: Any = None) -> list[dict[str, Any]
             + "; ".join(f"{each['slice']}: {each['told']}" for each in missing)
         )
     if event and promised["table"] not in watched_tables():
-        extra = {name: value for name, value in event.items() if name not in ("table", "location")}
+        extra = {name: value for name, value in event.items() if name not in ("table", "location", "contract")}
         outlet_events[ALIAS].add(plain_asset(promised["table"]), extra=extra)
     return found
 

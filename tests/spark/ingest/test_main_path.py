@@ -28,7 +28,7 @@ from sluice.pages import quarantine_summary
 from sluice.plan.risk import RiskKind
 from tests.support import runbook
 from tests.support.faults import PausedCall, StepThread
-from tests.support.lake import Lake, record
+from tests.support.lake import COLUMNS, Lake, record
 
 pytestmark = pytest.mark.usefixtures("generated_code")
 
@@ -36,14 +36,25 @@ pytestmark = pytest.mark.usefixtures("generated_code")
 def test_appended_records_land_once_in_several_batches(lake: Callable[..., Lake]) -> None:
     it = lake()
     it.create_topic(3)
-    table = it.contract(limits={"records_per_batch": 100})
+    limits = {"records_per_batch": 100}
+    table = it.contract(limits=limits, doc="All 'records'")
     it.send((n % 3, f"k{n}", record(n)) for n in range(250))
     first = it.run()[table]
     assert (first["state"], first["records"], first["rejected"]) == ("published", 250, 0)
     assert first["batches"] == {it.topic: [1, 2, 3]}
     it.assert_appended(table)
+    documented = [{**COLUMNS[0], "doc": "The record's key"}, *COLUMNS[1:]]
+    it.contract(table=table, limits=limits, doc="All 'records' of ours", freshness="15m", columns=documented)
     it.send((n % 3, f"k{n}", record(n)) for n in range(250, 300))
-    assert it.run()[table]["batches"] == {it.topic: [4]}
+    second = it.run()[table]
+    assert second["batches"] == {it.topic: [4]}
+    assert second["contract"]["properties"]["sluice.contract-version"] == "2"
+    # Spark's readers see what the contract says.
+    told = {row[0]: row for row in it.spark.sql(f"DESCRIBE TABLE EXTENDED lake.{table}").collect()}
+    assert told[COLUMNS[0]["name"]]["comment"] == "The record's key"
+    assert told["Comment"][1] == "All 'records' of ours"
+    promised = ("sluice.contract-version=2", "sluice.deletes=none", "sluice.freshness=15m", "sluice.owner=tests")
+    assert all(each in told["Table Properties"][1] for each in promised)
     it.assert_appended(table)
     assert not it.plan().has_work
     # No raw bytes stand in metadata, which outlives them.

@@ -66,6 +66,10 @@ def test_lineage_tells_which_offsets_went_into_which_snapshot(tmp_path: Path) ->
         "ranges": {"orders": ['{"0":[5,10]}', '{"0":[10,12],"1":[0,3]}']}, "gaps": {"orders": ['{"1":[[0,1]]}']},
         "snapshot_id": 8612345678901234567, "location": "s3a://lake/warehouse/shop/orders", "records": 9,
         "rejected": 0, "expectations": {}, "warnings": [],
+        "contract": {
+            "doc": "All orders", "owner": "team-shop", "masks": {"email": "sha256"}, "personal_data": True,
+            "properties": {"comment": "All orders", "sluice.contract-version": "3", "sluice.freshness": "15m"},
+        },
     }  # fmt: skip
     (event,) = [e for e in sent(tmp_path, found) if e["eventType"] == "RUNNING" and e["outputs"]]
     assert event["job"]["name"] == "tells.outcome"
@@ -75,5 +79,14 @@ def test_lineage_tells_which_offsets_went_into_which_snapshot(tmp_path: Path) ->
     assert [(p["partition"], p["start_offset"], p["end_offset"]) for p in read] == [(0, 5, 10), (0, 10, 12), (1, 1, 3)]
     assert (table["namespace"], table["name"]) == ("s3://lake", "warehouse/shop/orders")
     assert table["facets"]["version"]["datasetVersion"] == "8612345678901234567"
+    facets = table["facets"]
+    assert facets["documentation"]["description"] == "All orders"
+    assert [(each["name"], each["type"]) for each in facets["ownership"]["owners"]] == [("team-shop", "OWNER")]
+    assert {(each["key"], each["value"], each.get("field")) for each in facets["tags"]["tags"]} == {
+        ("sluice.contract-version", "3", None),
+        ("sluice.freshness", "15m", None),
+        ("sluice.personal-data", "true", None),
+        ("sluice.mask", "sha256", "email"),
+    }
     (named,) = table["facets"]["symlinks"]["identifiers"]
     assert (named["namespace"], named["name"], named["type"]) == ("iceberg://lake", "shop.orders", "TABLE")

@@ -678,6 +678,65 @@ def test_properties_that_a_contract_comes_to_name_are_set(catalog):
     assert ContractVersion.from_table(now).version == 1  # to drop a column waits for an answer
 
 
+def documents(catalog) -> dict[str, str]:
+    fields = catalog.load_table("ns.t").schema().fields
+    return {f.name: f.doc for f in fields if f.doc and not f.name.startswith("_kafka")}
+
+
+def promises(catalog) -> dict[str, str]:
+    known = catalog.load_table("ns.t").properties
+    told = {n.removeprefix("sluice."): v for n, v in known.items() if n.startswith("sluice.")}
+    return {n: v for n, v in told.items() if n not in ("contract", "slices-since")} | {
+        n: v for n, v in known.items() if n == "comment"
+    }
+
+
+def test_a_table_says_what_its_contract_promises_and_is_changed_only_where_it_differs(catalog, monkeypatch):
+    def applied(file: Contract) -> bool:
+        """Whether a run has written metadata, and the next one has not."""
+        before = catalog.load_table("ns.t").metadata_location
+        evolve.apply_pending(catalog, file, run_id="r")
+        now = catalog.load_table("ns.t").metadata_location
+        evolve.apply_pending(catalog, file, run_id="r")
+        assert catalog.load_table("ns.t").metadata_location == now
+        return now != before
+
+    table = made(catalog, contract(column(2, doc="what it says"), doc="All of ours", freshness="90s"))
+    plain = {"owner": "me", "mode": "append", "deletes": "none", "contract-version": "1"}
+    assert promises(catalog) == {**plain, "freshness": "90s", "comment": "All of ours"}
+    assert documents(catalog) == {"s": "what it says"}
+    # As before tables said it, and as others describe what the contract does not.
+    with table.transaction() as transaction, transaction.update_schema() as update:
+        update.update_column("n", doc="theirs")
+        update.update_column("s", doc="another")
+    with table.transaction() as transaction:
+        transaction.remove_properties(*(f"sluice.{name}" for name in plain), "comment")
+        transaction.set_properties({"x": "theirs", "sluice.freshness": "1h"})
+    file = contract(column(2, doc="what it says"), doc="All of ours", freshness="15m", owner="you")
+    snapshots_before = catalog.load_table("ns.t").metadata.snapshots
+    assert applied(file) and not applied(file)
+    assert promises(catalog) == {**plain, "owner": "you", "freshness": "15m", "comment": "All of ours"}
+    assert documents(catalog) == {"n": "theirs", "s": "what it says"}
+    assert catalog.load_table("ns.t").properties["x"] == "theirs"
+    assert catalog.load_table("ns.t").metadata.snapshots == snapshots_before
+    # A change of the shape tells its version in its own commit; while it waits, the texts of the file are told.
+    monkeypatch.setenv("SLUICE_CONTRACT_URL", "https://docs.test/{table}#promise")
+    wider = contract([*column(2, doc="what it says"), {"name": "x", "type": "date", "doc": "a day"}], freshness="2d")
+    assert applied(wider)
+    told = {**plain, "contract-version": "2", "freshness": "2d", "comment": "All of ours"}
+    assert promises(catalog) == {**told, "contract-url": "https://docs.test/ns.t#promise"}
+    assert documents(catalog) == {"n": "theirs", "s": "what it says", "x": "a day"}
+    monkeypatch.delenv("SLUICE_CONTRACT_URL")  # where it is not set, nothing is known of it
+    assert applied(contract(column(2), doc="Ours"))  # without a comment, and column x waits to be dropped
+    assert evolve.find_pending_change(catalog, catalog.load_table("ns.t"), contract(column(2))).review == "open"
+    del told["freshness"]
+    assert promises(catalog) == {**told, "comment": "Ours", "contract-url": "https://docs.test/ns.t#promise"}
+    assert documents(catalog) == {"n": "theirs", "s": "what it says", "x": "a day"}
+    cleared = contract([*COLUMNS, {"name": "x", "type": "date", "doc": "a day"}], properties={"comment": "By hand"})
+    assert applied(cleared) and promises(catalog)["comment"] == "By hand"
+    assert documents(catalog) == {"n": "theirs", "x": "a day"}
+
+
 def test_what_is_expected_of_a_column_holds_while_its_new_name_waits(catalog):
     expected = {"type": "expect_column_values_to_be_between", "max_value": 5, "severity": "block"}
     several = {"type": "expect_compound_columns_to_be_unique", "column_list": ["id", "m"]}

@@ -6,7 +6,7 @@ from pyiceberg.types import DecimalType, FixedType, ListType, MapType, StringTyp
 
 from sluice.contract.contract import Contract
 from sluice.contract.folder import load_contracts
-from sluice.evolve import evolve
+from sluice.evolve import apply
 from sluice.iceberg import schema, table_names, tables
 
 pytestmark = pytest.mark.unit
@@ -176,7 +176,7 @@ def test_tables_from_before_are_made_ready_for_large_records(catalog):
     tables.ensure_table(catalog, table_names.typed(c), typed, properties={"x": "1"})
     tables.ensure_staging(catalog, "t")
     tables.ensure_quarantine(catalog, c)
-    evolve._set_properties(c, catalog.load_table(table_names.typed(c)))
+    apply.describe_table(catalog.load_table(table_names.typed(c)), c, 1)
     wanted = {**schema.LARGE_RECORDS, "x": "1"}
     own = {**wanted, "write.parquet.row-group-check-max-record-count": "7"}  # which somebody has set
     for identifier, all_of in (

@@ -30,7 +30,7 @@ from sluice.batch import CURSOR_TAG, PUBLISHED_THROUGH, Batch, PublishedOffsets,
 from sluice.contract import folder as contract_folder
 from sluice.contract.folder import Contracts
 from sluice.errors import CatalogUnavailableError, ConfigError, StagingTrimmedError
-from sluice.iceberg import refs, snapshots, table_names, tables
+from sluice.iceberg import active_contract, refs, snapshots, table_names, tables
 from sluice.iceberg.filters import at_most, equal
 from sluice.ingest.context import Context
 from sluice.ledger import backlog, ledger_rows, maintenance_table, slices
@@ -553,7 +553,9 @@ def test_an_event_tells_of_the_slices_that_changed_the_table(tmp_path, catalog):
             promises, catalog, promised, backfill_outcome.collect_outcome(promises, catalog, promised)
         )
 
-    assert news(-1, -2, -3, -4) == {
+    found = news(-1, -2, -3, -4) or {}
+    assert found.pop("contract") == active_contract.describe_promise(typed, promises.table("shop.orders"))
+    assert found == {
         "table": "shop.orders", "location": typed.location(), "backfill": True, "batches": {"orders": [-1, -2]},
         "ranges": {"orders": ['{"0":[10,20]}', '{"0":[20,30]}']}, "gaps": {}, "snapshot_id": second.snapshot_id,
         "snapshot_ids": [first.snapshot_id, second.snapshot_id], "records": 9, "rejected": 2,
