@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -84,9 +84,13 @@ class RecordTrace:
         planned_by: the run.
         staged_at: when its batch was staged.
         raw: whether staging has the raw record; None if no batch has read it.
+        timestamp: Kafka's timestamp of the record; None if neither staging, the table nor the quarantine has it.
         published_at: when its batch became visible in the table.
         published_by: the run that published it.
         snapshot_id: the snapshot with which it did.
+        delay_seconds: from the record's timestamp until then, or until now if its batch is not published.
+        target_seconds: the table's freshness target.
+        late: whether the delay is longer than the target; None without a target, or without a timestamp.
         error: of a blocked or failed batch, or of the quarantined record.
         error_class: of the quarantined record.
         field: the column that its error is about.
@@ -102,9 +106,13 @@ class RecordTrace:
     planned_by: str | None = None
     staged_at: datetime | None = None
     raw: bool | None = None
+    timestamp: datetime | None = None
     published_at: datetime | None = None
     published_by: str | None = None
     snapshot_id: int | None = None
+    delay_seconds: float | None = None
+    target_seconds: float | None = None
+    late: bool | None = None
     error: str | None = None
     error_class: str | None = None
     field: str | None = None
@@ -215,7 +223,8 @@ def trace_record(
     seq = planned.batch_seq
     facts |= {"batch": seq, "planned_at": planned.at, "planned_by": planned.run_id}
     of_batch = [r for r in known if r.batch_seq == seq]
-    facts["raw"] = bool(_rows(staging, And(equal("batch_seq", seq), record.at_offset), ("_kafka_offset",)))
+    raw = _rows(staging, And(equal("batch_seq", seq), record.at_offset), ("_kafka_timestamp",))
+    facts |= {"raw": bool(raw), "timestamp": raw[0]["_kafka_timestamp"] if raw else None}
     last = cursor.read_staging_cursor(staging)
     if last is None or last.seq < (seq or 0):
         return RecordTrace(**facts, place=Place.GAP if gap else Place.PLANNED)
@@ -223,7 +232,16 @@ def trace_record(
     facts |= _staged_part(contract, record, (table, tables.load(catalog, table_names.quarantine(contract))), of_batch)
     if gap and facts["place"] in (Place.MERGED, Place.EXCLUDED):
         facts["place"] = Place.GAP
-    return RecordTrace(**facts)
+    return RecordTrace(**facts, **_arrival(contract, facts["timestamp"], facts.get("published_at")))
+
+
+def _arrival(contract: Contract, timestamp: datetime | None, published_at: datetime | None) -> dict[str, Any]:
+    """How long the record took to arrive, or has not arrived yet, and whether that is later than promised."""
+    target = contract.freshness.total_seconds() if contract.freshness else None
+    if timestamp is None:
+        return {"target_seconds": target}
+    delay = ((published_at or datetime.now(UTC)) - timestamp).total_seconds()
+    return {"target_seconds": target, "delay_seconds": delay, "late": None if target is None else delay > target}
 
 
 def _staged_part(
@@ -233,8 +251,9 @@ def _staged_part(
     seq = rows[0].batch_seq or 0
     found: dict[str, Any] = {}
     table, quarantine = places
-    for row in _rows(quarantine, record.filter, ("error_class", "error", "field"))[-1:]:
+    for row in _rows(quarantine, record.filter, ("error_class", "error", "field", "_kafka_timestamp"))[-1:]:
         found = {"error_class": row["error_class"], "error": row["error"], "field": row["field"]}
+        found |= _timestamp(row)
     through = cursor.read_table_cursor(table).get(record.topic)
     if through is None or through.seq < seq:
         ended = [r for r in rows if r.state in (LedgerState.BLOCKED, LedgerState.FAILED) and r.table == contract.table]
@@ -250,13 +269,20 @@ def _staged_part(
         snapshot = table.snapshot_by_id(snapshot_id) if table and snapshot_id else None
         if table and snapshot:
             found["published_at"] = snapshots.visible_times(table.metadata).get(snapshot.snapshot_id, last.at)
-    if _rows(table, record.filter, ("_kafka_offset",)):
+    if rows_of_record := _rows(table, record.filter, ("_kafka_timestamp",)):
         place = Place.ROW
+        found |= _timestamp(rows_of_record[0])
     elif "error_class" in found:
         place = Place.QUARANTINED
     else:
         place = Place.MERGED if contract.keyed else Place.EXCLUDED
     return {**found, "place": place}
+
+
+def _timestamp(row: Mapping[str, Any]) -> dict[str, datetime]:
+    """Kafka's timestamp in a row, if it has one: staging may no longer have the record."""
+    at = row["_kafka_timestamp"]
+    return {"timestamp": at} if at else {}
 
 
 def _unplanned_place(record: Coordinates, staging: Table | None, kafka: OffsetRange | None) -> Place:

@@ -207,6 +207,8 @@ def record_trace_facts(found: RecordTrace) -> list[tuple[str, str]]:
     if found.published_at:
         facts.append(("published", f"{_when(found.published_at)} by {found.published_by}"))
         facts.append(("snapshot", f"{found.snapshot_id} of {found.table}"))
+    if found.timestamp and found.delay_seconds is not None:
+        facts.append(("arrival", _arrival_text(found, found.timestamp, found.delay_seconds)))
     if found.error_class:
         facts.append(("quarantine", f"{found.error_class}, field {found.field or '-'}: {found.error}"))
     elif found.error:
@@ -214,6 +216,16 @@ def record_trace_facts(found: RecordTrace) -> list[tuple[str, str]]:
     if found.why:
         facts.append(("gap", found.why))
     return facts
+
+
+def _arrival_text(found: RecordTrace, timestamp: datetime, delay: float) -> str:
+    published = "its batch was published" if found.published_at else "it is not published"
+    text = f"{published} {duration(delay)} after the record's Kafka timestamp, {utc_text(timestamp)}"
+    if found.late is None:
+        return f"{text}; the contract has no freshness target"
+    return (
+        f"{text}: {'late, beyond' if found.late else 'in time, within'} the target of {duration(found.target_seconds)}"
+    )
 
 
 def _when(time: datetime | None) -> str:
