@@ -1,6 +1,7 @@
 """Writes a self-contained HTML report per run and table to a folder, and deletes those past their retention.
 
 In: the outcome of settle, the results of the run, counts of quarantined records. A report never holds a record.
+Beside the reports is the table's active contract as an ODCS document, which readers' catalogs can take up.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from sluice.contract.contract import Contract
 from sluice.contract.values import parse_duration
-from sluice.errors import ConfigError, NameCollisionError
-from sluice.iceberg import availability, snapshots, table_names, tables
+from sluice.draft import text as yaml_text
+from sluice.errors import ConfigError, NameCollisionError, SchemaChangeError
+from sluice.iceberg import active_contract, availability, snapshots, table_names, tables
 from sluice.iceberg import catalog as catalogs
 from sluice.ledger import quality_table
 from sluice.pages import quarantine_summary, render
@@ -33,6 +35,9 @@ log = logging.getLogger(__name__)
 
 WRITE_TIMEOUT_S = 60
 _TITLE = re.compile(r"<title>([^<]*)</title>")
+_ODCS_ID = re.compile(r"^id: .*$", re.MULTILINE)
+CONTRACT_FILE = "contract.odcs.yaml"
+"""Name of the active contract beside a table's reports."""
 MAX_BYTES = 16 << 20
 """Read limit: others can replace the file of a report."""
 FOLDER_VARIABLE = "SLUICE_REPORTS"
@@ -64,7 +69,7 @@ def read_retention() -> timedelta | None:
 def write_reports(
     catalog: Catalog, contracts: Iterable[Contract], outcomes: Mapping[str, Mapping[str, Any]], *, run_id: str
 ) -> dict[str, str]:
-    """Write a report per table with batches or an error, and delete old ones. Errors are only logged.
+    """Write a report and the contract per table with batches or an error, and delete old reports. Errors are logged.
 
     Runs in a thread with a time limit: a folder that does not answer must not keep a run from ending.
 
@@ -85,6 +90,7 @@ def write_reports(
             for contract in due:
                 table = contract.table
                 written[table] = write_report(catalog, contract, outcomes[table], run_id=run_id)
+                write_contract(catalog, contract)
         except Exception as error:  # noqa: BLE001 - a report must not fail a run
             log.warning("The report of %s and those after it are not written: %s", table, error)
             return
@@ -141,6 +147,37 @@ def write_report(
         )
     with io.new_output(address).create(overwrite=True) as file:
         file.write(text.encode())
+    return address
+
+
+def write_contract(catalog: Catalog, contract: Contract) -> str:
+    """Write a table's active contract as an ODCS document, unless the file has it already; retention leaves it.
+
+    Returns:
+        Its location; empty without a table, or if another engine has altered it: the next plan reports that.
+    """
+    from sluice.odcs.export_contract import as_standard
+    from sluice.odcs.servers import configured_servers
+
+    with availability.translate_catalog_errors():
+        table = tables.load(catalog, table_names.typed(contract))
+    try:
+        version = active_contract.ContractVersion.from_table(table) if table else None
+        active = active_contract.resolve_publish_contract(table, contract) if table else contract
+    except SchemaChangeError:
+        return ""
+    if version is None:
+        return ""
+    document = as_standard(active, f"{version.version}.0.0", configured_servers(active))
+    text = yaml_text.as_block(document.model_dump(by_alias=True, exclude_none=True))
+    address = f"{_table_folder(contract.table)}/{CONTRACT_FILE}"
+    io = load_file_io(catalog.properties, address)
+    found = _read_text(io, address)
+    if found and (owner := _ODCS_ID.search(found)) and owner[0] not in text:
+        raise NameCollisionError(f"{address} is the contract of another table.", table=contract.table)
+    if found != text:
+        with io.new_output(address).create(overwrite=True) as file:
+            file.write(text.encode())
     return address
 
 

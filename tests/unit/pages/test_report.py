@@ -16,9 +16,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from sluice.contract.contract import Contract
 from sluice.errors import NameCollisionError
+from sluice.evolve import evolve
 from sluice.iceberg import table_names, tables
 from sluice.ingest.outcome import Outcome
 from sluice.ledger import quality_table
+from sluice.odcs.standard_file import read_standard
 from sluice.pages import report
 
 pytestmark = pytest.mark.unit
@@ -100,6 +102,46 @@ def test_a_report_holds_all_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert report.read_report(json.dumps(names)) == "", names
     monkeypatch.delenv(report.FOLDER_VARIABLE)
     assert report.read_report(json.dumps(["db.t", HOSTILE])) == ""
+
+
+def test_the_active_contract_is_beside_the_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As an ODCS document, written again only where it differs, and not deleted with old reports."""
+    monkeypatch.setenv(report.FOLDER_VARIABLE, f"file://{tmp_path}/reports")
+    monkeypatch.setenv(report.RETENTION_VARIABLE, "1d")
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/warehouse")
+    body: dict[str, Any] = {"table": "db.t", "topic": "t", "group": "g", "owner": HOSTILE, "doc": "Ours"}
+    body |= {"columns": [{"name": "id", "type": "long", "doc": HOSTILE}], "freshness": "15m"}
+    contract = Contract.model_validate(body)
+    outcome = asdict(Outcome("db.t", "published", {"t": [3]})) | {"red": False, "warnings": []}
+
+    def run(file: Contract) -> Path:
+        assert report.write_reports(catalog, [file], {"db.t": outcome}, run_id="r")
+        return next(tmp_path.glob("reports/*/r.html")).with_name(report.CONTRACT_FILE)
+
+    assert not run(contract).exists()  # there is no table
+    tables.ensure_typed(catalog, contract)
+    path = run(contract)
+    found = read_standard(path).contract
+    (column,) = found.schema_[0].properties
+    assert (found.id, found.version, found.team.name, column.description) == ("db.t", "1.0.0", HOSTILE, HOSTILE)
+    (level,) = found.slaProperties
+    assert (level.property, level.value, level.unit) == ("latency", 15, "minutes")
+    long_ago = NOW.timestamp() - 400 * 86400
+    os.utime(path, (long_ago, long_ago))
+    wider = Contract.model_validate({**body, "columns": [*body["columns"], {"name": "n", "type": "int"}]})
+    assert run(wider).stat().st_mtime == long_ago  # not applied yet, so nobody can rely on it
+    evolve.apply_pending(catalog, wider, run_id="r")
+    (standard,) = read_standard(run(wider)).contract.schema_
+    assert [each.name for each in standard.properties] == ["id", "n"]
+    assert read_standard(path).contract.version == "2.0.0" and path.stat().st_mtime != long_ago
+    assert [p.value for p in standard.customProperties] == [{"topic": "t", "group": "g"}]
+    monkeypatch.setattr(table_names, "safe_identifier", lambda _: path.parent.name)
+    other = Contract.model_validate({**body, "table": "db.u"})
+    tables.ensure_typed(catalog, other)
+    with pytest.raises(NameCollisionError, match="is the contract of another table"):
+        report.write_contract(catalog, other)
 
 
 def test_two_tables_or_runs_never_share_a_report(
