@@ -127,6 +127,21 @@ def table_page(request: Request, readable: Readable, viewer: ViewerDep, name: st
     )  # fmt: skip
 
 
+@router.get("/tables/{name}/contract", response_class=HTMLResponse)
+def contract_page(request: Request, readable: Readable, name: str) -> HTMLResponse:
+    """What a table promises, and whether it keeps it, for those who do not operate it: there are no buttons."""
+    known = reading.read_status(readable)
+    table = reading.find_table(known.value, name)
+    if table is None:
+        return answer_no_table(request, known, name)
+    detail = reading.feeds().details.get_feed(name).get(wait=reading.FIRST_WAIT_S)
+    checks = reading.list_checks(detail.value, table)
+    return render_page(
+        request, "contract.html", known, detail, here="tables", table=table, detail=detail.value,
+        checks={each.subject: each for each in checks},
+    )  # fmt: skip
+
+
 @router.get("/tables/{name}/record", response_class=HTMLResponse)
 def record_page(request: Request, readable: Readable, name: str, at: Search = "", topic: Search = "") -> HTMLResponse:
     """What became of one record: its batch, its row or its error."""

@@ -375,7 +375,7 @@ def require_table(status: Status, name: str) -> TableStatus:
 def list_readiness(
     detail: TableDetail | None, table: TableStatus, may_start: Callable[[str], bool]
 ) -> Sequence[ReadinessCheck]:
-    """The readiness checks of a table; empty until they were read."""
+    """The readiness checks of a table, with who may see it; empty until they were read."""
     if detail is None:
         return ()
     readiness = import_module("sluice.status.readiness")
@@ -383,4 +383,14 @@ def list_readiness(
     anybody = conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False)
     permissions = {dag: may_start(dag) for dag in (ingest_dag(table.group), *OPERATOR_DAGS)}
     access = readiness.check_access(table.group, type(get_auth_manager()).__name__, permissions, anybody=anybody)
-    return [*readiness.with_current_freshness(detail.readiness, table), access]
+    return [*list_checks(detail, table), access]
+
+
+def list_checks(detail: TableDetail | None, table: TableStatus) -> Sequence[ReadinessCheck]:
+    """The readiness checks of a table as they are now; empty until they were read."""
+    if detail is None:
+        return ()
+    found: Sequence[ReadinessCheck] = import_module("sluice.status.readiness").with_current_freshness(
+        detail.readiness, table
+    )
+    return found

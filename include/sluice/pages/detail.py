@@ -20,10 +20,11 @@ from sluice.iceberg import catalog as catalogs
 from sluice.kafka import broker
 from sluice.ledger import maintenance_table, schemas_table
 from sluice.offsets import OffsetRange
-from sluice.pages import active_contract, quarantine_summary
+from sluice.pages import active_contract, quarantine_summary, table_contract
 from sluice.pages.quality import trends
 from sluice.pages.quality.trends import MAX_BATCHES, Trend
 from sluice.pages.quarantine_summary import QuarantineSummary
+from sluice.pages.table_contract import TableContract
 from sluice.plan import resolve_topics, retention_warnings
 from sluice.status import readiness
 from sluice.status.readiness import ReadinessCheck
@@ -109,6 +110,7 @@ class TableDetail:
         keeps_raw: whether quarantined records can be replayed from the quarantine.
         shows_values: whether its newest records have their keys and values.
         missing: the error by name of the part that could not be read; without `contract`, the file is shown.
+        promise: what the active contract tells readers, and where the table is.
     """
 
     batches: Sequence[PublishedBatch] = ()
@@ -127,6 +129,7 @@ class TableDetail:
     keeps_raw: bool = True
     shows_values: bool = False
     missing: Mapping[str, str] = field(default_factory=dict)
+    promise: TableContract | None = None
 
 
 def read_detail(
@@ -192,6 +195,7 @@ def _read(
         keeps_raw,
         shows_values,
         parts.missing,
+        table_contract.describe_contract(table, active.contract),
     )
 
 

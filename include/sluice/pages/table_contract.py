@@ -1,6 +1,6 @@
-"""What a table promises, for those who own its stream, its rows or its schema: the part that its contract tells.
+"""What a table promises, for those who own its stream, its rows or its schema. Whether it is kept, is in `detail`.
 
-In: the active contract and the table. Out: values for the page; the results are in `detail`.
+In: the active contract and the table. Out: values for the page.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class TableContract:
 
 
 def describe_contract(table: Table | None, active: Contract) -> TableContract:
-    """Describe the active contract of a table; what other engines have documented is told as well.
+    """Describe the active contract of a table; what other engines have documented is shown as well.
 
     Args:
         table: None before the first run.

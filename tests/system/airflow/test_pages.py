@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -92,6 +93,12 @@ def test_the_pages_tell_where_every_table_stands(stack):
     assert f"<code>{cursor.find_offset_snapshot(good, PUBLISHED_THROUGH).snapshot_id}</code>" in page and run in page
     assert re.search(r"partition \d: 0", page) and "No record is quarantined" in page
     assert "Rollback tested" in page
+    # Who may only look reads what the table promises, and finds a record.
+    promise = stack.wait_until(lambda: "How to read it" in (t := ask("/tables/mixed.good/contract").text) and t)
+    assert "data-operation" not in promise and f"<code>{html.escape(good.location())}</code>" in promise
+    assert "batches were published within" in promise or "no target is set" in promise
+    found = stack.wait_until(lambda: "in the table" in (t := ask("/tables/mixed.good/record?at=0:0").text) and t)
+    assert "its batch was published" in found
     # What was true at the moment of that snapshot, and just before it.
     moment = snapshots.committed_at(cursor.find_offset_snapshot(good, PUBLISHED_THROUGH))
     then = stack.wait_until(

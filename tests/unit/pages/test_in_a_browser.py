@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect, sync_playwright
 
-from sluice.pages import render
+from sluice.ledger.schemas_table import SchemaRow, SchemaState
+from sluice.pages import detail, render
+from sluice.pages.table_contract import ContractColumn, TableContract
 from sluice.status import verdicts
 from sluice.status.model import TableStatus
-from tests.support.browser import FLAGS, find_chromium
+from tests.support.browser import FLAGS, axe_violations, find_chromium
 from tests.unit.pages.test_render import NOW, error, page, table
 
 pytestmark = pytest.mark.unit
@@ -200,4 +203,34 @@ def test_a_page_shows_the_age_of_what_it_shows_and_is_read_again_on_request(brow
     page_.get_by_role("button", name="Refresh").click()
     expect(page_.locator(".stale")).to_contain_text("Airflow does not answer")
     expect(page_.get_by_role("button", name="Refresh")).to_be_enabled()
+    page_.close()
+
+
+def contract_page() -> str:
+    columns = [
+        ContractColumn("order_id", "string", "field `order` of the record's key", "Its number", ["key", "required"]),
+        ContractColumn("x" * 60, "struct<a: list<struct<b: decimal(38, 9)>>>", f"computed: `{'f(' * 60}`", "", []),
+    ]
+    location = f"s3://lake/{'warehouse/' * 12}orders"
+    policy = {"auto": ["add column", "widen"], "review": ["drop column"] * 9}
+    text = f"SELECT count(*) FROM iceberg_scan('{location}/metadata/00001.metadata.json')"
+    promise = TableContract("All orders", "15m", columns, policy, 1, "lake", location, 2, [("DuckDB", text)])
+    version = SchemaRow("db.t", SchemaState.APPLIED, 1, "id", words=["creates the table"], at=NOW)
+    known = detail.TableDetail(promise=promise, versions=[version], version=1)
+    return page("contract.html", table=replace(BLOCKED, freshness_promised_seconds=900.0), detail=known)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_contract_is_readable_on_a_phone_and_in_the_dark(browser: Browser, scheme: Literal["light", "dark"]) -> None:
+    page_, _ = shown(browser, contract_page(), {}, 390)
+    page_.emulate_media(color_scheme=scheme)
+    page_.reload()
+    expect(page_.locator("html")).to_have_class("dark" if scheme == "dark" else "")
+    expect(page_.get_by_role("heading", name="Did my record arrive?")).to_be_visible()
+    assert page_.evaluate("document.documentElement.scrollWidth") <= 390
+    assert axe_violations(page_) == []
+    if folder := os.environ.get("SLUICE_PICTURES"):
+        page_.screenshot(path=f"{folder}/contract-{scheme}-390.png", full_page=True)
+        page_.set_viewport_size({"width": 1280, "height": 900})
+        page_.screenshot(path=f"{folder}/contract-{scheme}.png", full_page=True)
     page_.close()

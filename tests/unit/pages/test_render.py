@@ -12,16 +12,22 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.types import IntegerType
 
 from sluice.batch import PublishedOffsets
+from sluice.contract.contract import Contract
 from sluice.dag_ids import OPERATOR_DAGS
 from sluice.errors import BlockedError, CatalogUnavailableError, ExpectationsFailedError
+from sluice.iceberg import tables
 from sluice.ledger import quality_table
 from sluice.ledger.error_causes import error_columns
+from sluice.ledger.schemas_table import SchemaRow, SchemaState
 from sluice.offsets import OffsetRange
 from sluice.pages import charts, detail, feed, history, last_known, render
 from sluice.pages.feed import Feed, Reading
@@ -31,6 +37,7 @@ from sluice.pages.quality import trends
 from sluice.pages.quality.overview import TableQuality
 from sluice.pages.quality.trends import Trend
 from sluice.pages.quarantine_summary import ErrorGroup, QuarantineSummary
+from sluice.pages.table_contract import ContractColumn, TableContract, describe_contract
 from sluice.pages.table_operations import TableOperations
 from sluice.pages.tables_overview import Overview, Row, View, make_overview
 from sluice.plan.risk import RiskStatus
@@ -691,7 +698,7 @@ def test_a_row_shows_freshness_against_what_is_promised_and_the_clocks_of_each_t
         assert "svg" not in [tag for tag, _ in seen("tables.html", tables=[each]).elements]
 
 
-@pytest.mark.parametrize("template", ["table.html", "timeline.html", "report.html"])
+@pytest.mark.parametrize("template", ["table.html", "contract.html", "timeline.html", "report.html"])
 def test_every_fact_and_column_explains_itself(template: str) -> None:
     each, shown = hostile_table(), hostile_detail()
     totals = {"records": 1, "files": 2, "bytes": 3, "delete files": 4, "deleted records": 5}
@@ -809,6 +816,7 @@ def page(template: str, **values: Any) -> str:
             "errors": [],
             "overview": made,
             "readiness": (),
+            "checks": {"Key": ReadinessCheck("Key", True, "one row per record")},
             "window": None,
             "ledger": values.get("window") is not None,
             "max_groups": 9,
@@ -864,8 +872,13 @@ def hostile_detail() -> detail.TableDetail:
     quarantine = QuarantineSummary(wrong, {}, 200_000, NOW - timedelta(hours=40), NOW)
     trend = Trend(HOSTILE, HOSTILE, "warn", [result])
     files = detail.SnapshotSummary(7, NOW, HOSTILE, 2, 1, {"records": 10, "files": 4, "bytes": 8_000})
+    version = SchemaRow(HOSTILE, SchemaState.APPLIED, 2, "id", words=[HOSTILE], who=HOSTILE, why=HOSTILE, at=NOW)
+    column = ContractColumn(HOSTILE, HOSTILE, f"computed: `{HOSTILE}`", HOSTILE, [HOSTILE])
+    promise = TableContract(
+        HOSTILE, "15m", [column], {"auto": [HOSTILE]}, 1, HOSTILE, HOSTILE, 2, [(HOSTILE, HOSTILE)]
+    )  # fmt: skip
     return detail.TableDetail(
-        [line], [trend], quarantine, [files], {HOSTILE: {0: 5400.0}}, contract=HOSTILE
+        [line], [trend], quarantine, [files], {HOSTILE: {0: 5400.0}}, [version], contract=HOSTILE, promise=promise
     )  # fmt: skip
 
 
@@ -890,7 +903,9 @@ def hostile_history() -> history.History:
     return history.History(NOW, events)
 
 
-@pytest.mark.parametrize("template", ["tables.html", "table.html", "quality.html", "timeline.html", "message.html"])
+@pytest.mark.parametrize(
+    "template", ["tables.html", "table.html", "contract.html", "quality.html", "timeline.html", "message.html"]
+)
 def test_hostile_text_stays_text_on_every_page(template: str) -> None:
     each = hostile_table()
     verdict, shown = verdicts.worst_verdict(each), hostile_detail()
@@ -899,6 +914,7 @@ def test_hostile_text_stays_text_on_every_page(template: str) -> None:
         template, errors=[HOSTILE], table=each, verdicts=[verdict], detail=shown, title=HOSTILE,
         states=[(HOSTILE, HOSTILE, 1)], message=HOSTILE,
         readiness=[ReadinessCheck(HOSTILE, False, HOSTILE, HOSTILE)],
+        checks={"Key": ReadinessCheck("Key", True, HOSTILE)},
         total=1, q=HOSTILE, state=HOSTILE, run_id=HOSTILE, details={HOSTILE: shown},
         tables=[each], activity={HOSTILE: TableActivity([end(n, topic=HOSTILE) for n in (1, 2)])},
         view=View(q=HOSTILE, dag_id=HOSTILE, show=HOSTILE, sort=HOSTILE, order=HOSTILE, by="group"),
@@ -928,6 +944,7 @@ def test_hostile_text_stays_text_on_every_page(template: str) -> None:
     [
         ("tables.html", "The status of the tables could not be read."),
         ("table.html", "The table's history could not be read."),
+        ("contract.html", "The contract could not be read."),
         ("quality.html", "The results could not be read."),
         ("timeline.html", "The ledger could not be read."),
     ],
@@ -960,6 +977,59 @@ def test_a_table_that_is_late_now_is_not_ready_though_what_landed_was_in_time() 
     owner, fresh = with_current_freshness(lines, late())
     assert (owner, fresh.ready) == (lines[0], False)
     assert fresh.evidence == "currently 2h behind; 1 of 1 batches landed within 15m" and fresh.step
+
+
+def test_a_contract_is_read_by_those_who_do_not_operate_the_table(tmp_path: Path) -> None:
+    body: dict[str, Any] = {
+        "table": "shop.orders", "topic": "orders", "group": "shop", "owner": "team-shop", "doc": "All orders",
+        "mode": "upsert", "identifier": ["id"], "order": ["at"], "deletes": "ignore",
+        "freshness": "15m", "key": {"format": "json"},
+        "expectations": [{"type": "expect_column_values_to_not_be_null", "column": "total"}],
+        "columns": [
+            {"name": "id", "type": "string", "source": "$key.order", "doc": "The order's number"},
+            {"name": "at", "type": "timestamptz", "required": True},
+            {"name": "email", "type": "string", "source": "customer.email", "mask": "sha256"},
+            {"name": "total", "type": "long", "expression": "coalesce(total_in, 0)"},
+        ],
+        "inputs": [{"name": "total_in", "type": "long"}],
+    }  # fmt: skip
+    contract = Contract.model_validate(body)
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/o'clock")
+    made = tables.ensure_typed(catalog, contract)
+    with made.update_schema() as update:
+        update.add_column("theirs", IntegerType(), doc="of another team")
+        update.update_column("at", doc="when it was placed")
+    promise = describe_contract(made, contract)
+    catalog.close()
+    found = {c.name: (c.type, c.source, c.doc, list(c.notes)) for c in promise.columns}
+    assert found["id"] == ("string", "field `order` of the record's key", "The order's number", ["key", "required"])
+    assert found["at"][1:] == ("field `at` of the record's value", "when it was placed", ["order", "required"])
+    assert found["email"][1:] == ("field `customer.email` of the record's value", "", ["masked (sha256)"])
+    assert found["total"][1] == "computed: `coalesce(total_in, 0)`"
+    assert found["_kafka_offset"] == ("long", "Kafka: offset of the record", "Kafka offset of the record", ["required"])
+    assert found["theirs"] == ("int", "not in the contract", "of another team", [])
+    given = late(table="shop.orders")
+    shown = page("contract.html", table=given, detail=detail.TableDetail(promise=promise, version=3))
+    assert "data-operation" not in shown and 'action="/sluice/tables/shop.orders/record"' in shown
+    for words in (
+        "All orders",
+        "<dd>15m</dd>",
+        '<span class="badge bad">stale</span>',
+        ">3</a>",
+        "one row per record",
+        "<code>customer.email</code>",
+        "1 expectation, of which none",
+        "SELECT count(*), max(_kafka_timestamp) FROM lake.shop.orders",
+        "drop column, rename column",
+        "o&#39;&#39;clock",
+    ):
+        assert words in shown, words
+    assert "does not describe the table" in page(
+        "contract.html", table=given, detail=detail.TableDetail(promise=TableContract(policy={}))
+    )
+    assert '<a href="/sluice/tables/shop.orders/contract">' in page(
+        "table.html", table=given, verdicts=list(verdicts.list_verdicts(given)), detail=None
+    )
 
 
 def test_a_page_tells_what_the_table_holds() -> None:
