@@ -245,7 +245,7 @@ def _common(folder: Path, given: argparse.Namespace, table: str) -> tuple[str, s
 
 def schema_address(folder: Path) -> str:
     """Where an editor finds the JSON Schema of contracts, seen from a folder of contracts; empty if it is not there."""
-    file = Path(__file__).resolve().parents[1] / "contract" / "schemas" / "contract.json"
+    file = Path(__file__).resolve().parents[2] / "contract" / "schemas" / "contract.json"
     if not file.is_file():
         return ""
     repository, folder = file.parents[4], folder.resolve()
