@@ -23,7 +23,7 @@ _READING = {
     "Spark": "SELECT count(*), max(_kafka_timestamp) FROM {catalog}.{table}",
     "PyIceberg": "from pyiceberg.catalog import load_catalog\n\n"
     'load_catalog("{catalog}").load_table("{table}").scan(limit=10).to_arrow()',
-    "DuckDB, the table as it is now": "SELECT count(*), max(_kafka_timestamp) FROM iceberg_scan('{file}')",
+    "DuckDB, the table as it is now": "SELECT count(*), max(_kafka_offset) FROM iceberg_scan('{file}')",
 }
 _COORDINATES = dict(zip(KAFKA_COLUMNS, ("topic", "partition", "offset", "timestamp"), strict=True))
 
