@@ -173,7 +173,8 @@ def write_contract(catalog: Catalog, contract: Contract) -> str:
     address = f"{_table_folder(contract.table)}/{CONTRACT_FILE}"
     io = load_file_io(catalog.properties, address)
     found = _read_text(io, address)
-    if found and (owner := _ODCS_ID.search(found)) and owner[0] not in text:
+    ids = {each[0] for each in map(_ODCS_ID.search, (found, text)) if each}
+    if len(ids) > 1:
         raise NameCollisionError(f"{address} is the contract of another table.", table=contract.table)
     if found != text:
         with io.new_output(address).create(overwrite=True) as file:

@@ -76,6 +76,7 @@ def test_a_streaming_query_is_continued_and_goes_on_again(lake: Callable[..., La
     facts = runbook.run_command(it, "adopt TABLE --checkpoint FOLDER", "--json", **names)
     assert json.loads(facts)["offsets"] == {it.topic: {"0": 60, "1": 60}}
     adopt.adopt(_preview(it, table, read()), it.catalog, DECISION)
+    assert it.catalog.load_table(table).properties["sluice.contract-version"] == "1"
     it.drain(table)
     assert _numbers(it, table) == list(range(160))
     assert Counter(row["_kafka_offset"] is None for row in it.rows(table)) == {True: 120, False: 40}

@@ -138,7 +138,7 @@ def test_the_active_contract_is_beside_the_reports(
     assert read_standard(path).contract.version == "2.0.0" and path.stat().st_mtime != long_ago
     assert [p.value for p in standard.customProperties] == [{"topic": "t", "group": "g"}]
     monkeypatch.setattr(table_names, "safe_identifier", lambda _: path.parent.name)
-    other = Contract.model_validate({**body, "table": "db.u"})
+    other = Contract.model_validate({**body, "table": "db.t2"})
     tables.ensure_typed(catalog, other)
     with pytest.raises(NameCollisionError, match="is the contract of another table"):
         report.write_contract(catalog, other)
