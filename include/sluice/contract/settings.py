@@ -156,6 +156,7 @@ class SchemaPolicy(StrictModel):
             `order` is read. Not `auto`.
         change_mask: A mask is removed or replaced, or a column without one reads a field that is or was masked.
         change_partitioning: Another `partition_by`, for what is written from then on.
+        change_retention: Rows are deleted by another age, or by their age at all.
         upgrade_format: `format_version` 3 for a table of version 2: readers that lack it can't read the table any more,
             and there is no way back. Not `auto`.
         change_nested: A field is added to, dropped from, or widened in a struct, also inside lists and maps.
@@ -173,6 +174,7 @@ class SchemaPolicy(StrictModel):
     change_key: ChangePolicy = "review"
     change_mask: ChangePolicy = "review"
     change_partitioning: ChangePolicy = "review"
+    change_retention: ChangePolicy = "review"
     upgrade_format: ChangePolicy = "review"
     change_nested: ChangePolicy = "review"
 

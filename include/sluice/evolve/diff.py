@@ -16,6 +16,7 @@ from sluice.contract.columns import Column
 from sluice.contract.contract import Contract
 from sluice.contract.partitioning import PartitionField
 from sluice.contract.types import Decimal, IcebergType, ListOf, MapOf, Primitive, Struct, is_primitive
+from sluice.contract.values import format_duration
 from sluice.evolve.mask_exposure import Masks, find_past_masks
 
 READ = "read"
@@ -161,6 +162,12 @@ def _whole(old: Contract, new: Contract, known: dict[str, Column]) -> Iterator[C
     if fields != list(new.partitioning):
         was, now = (", ".join(c.partition_by) or "none" for c in (old, new))
         yield ContractChange("change_partitioning", f"changes the partitions: {was} to {now}, for new files")
+    kept = old.retention
+    if kept and kept.column in now_called:
+        kept = kept.model_copy(update={"column": now_called[kept.column]})
+    if kept != new.retention:
+        was, now = (f"{r.column} is {format_duration(r.keep)} old" if r else "never" for r in (kept, new.retention))
+        yield ContractChange("change_retention", f"changes when rows are deleted: {now}, before: {was}")
     if old.format_version < new.format_version:
         upgrade = f"changes Iceberg's format version from {old.format_version} to {new.format_version}"
         yield ContractChange("upgrade_format", f"{upgrade}: every reader must support it, and it can't be undone")
@@ -176,7 +183,7 @@ def _whole(old: Contract, new: Contract, known: dict[str, Column]) -> Iterator[C
         yield ContractChange(READ, f"reads records differently ({', '.join(sorted(changed))})")
 
 
-_ELSEWHERE = {"columns", "mode", "identifier", "partition_by", "valid_from", "format_version"}
+_ELSEWHERE = {"columns", "mode", "identifier", "partition_by", "retention", "valid_from", "format_version"}
 
 
 def _key(contract: Contract) -> str:

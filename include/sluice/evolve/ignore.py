@@ -114,4 +114,8 @@ def _names(old: Contract, new: Contract, known: Mapping[str, Column], skipped: S
         body |= {"identifier": list(old.identifier), "order": list(old.order)}
     if ("change_partitioning", "") in skipped:
         body["partition_by"] = list(old.partition_by)
+    kept, called = new.retention, names
+    if ("change_retention", "") in skipped:
+        kept, called = old.retention, {was.name: names.get(now, now) for now, was in known.items()}
+    body["retention"] = kept and {**kept.model_dump(mode="json"), "column": called.get(kept.column, kept.column)}
     return body

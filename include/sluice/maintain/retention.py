@@ -13,7 +13,8 @@ from pyiceberg.table import Table
 
 from sluice.batch import RUN_ID, STEP
 from sluice.contract.contract import Contract
-from sluice.iceberg import snapshots, table_names, tables
+from sluice.errors import SchemaChangeError
+from sluice.iceberg import active_contract, snapshots, table_names, tables
 from sluice.iceberg.filters import below
 from sluice.iceberg.sql_literals import quote_identifier, sql_literal
 
@@ -51,13 +52,19 @@ class ExpiredRows:
 
 
 def find_expired_rows(table: Table, contract: Contract, now: datetime) -> ExpiredRows | None:
-    """Find rows to delete, by the files' metadata; None if there are none, or they were deleted up to this day."""
-    before = contract.retention_cutoff(now)
-    if before is None or contract.retention is None:
+    """Find rows to delete, by the files' metadata; None if there are none, or they were deleted up to this day.
+
+    The table's active contract decides: another retention in the file may wait for a review. A table that does not fit
+    its active contract is stopped, and keeps its rows.
+    """
+    try:
+        active = active_contract.resolve_active_contract(table, contract)
+    except SchemaChangeError:
         return None
-    column = contract.retention.column
-    if column not in {field.name for field in table.schema().fields}:  # its change waits for a review
+    before = active.retention_cutoff(now)
+    if before is None or active.retention is None:
         return None
+    column = active.retention.column
     done = (snapshots.summary(s).get(DELETED_BEFORE) for s in snapshots.ancestors(table.metadata))
     if (last := next(filter(None, done), None)) and date.fromisoformat(last) >= before:
         return None

@@ -45,6 +45,7 @@ COLUMNS = [
     {"name": "n", "type": "int", "required": True},
     {"name": "s", "type": "string", "mask": "sha256"},
     {"name": "place", "type": "struct<city: string, at: list<struct<x: int>>>"},
+    {"name": "day", "type": "date"},
 ]
 TEXT = {"name": "s", "type": "string"}
 KEYED = {"mode": "upsert", "identifier": ["id"]}
@@ -89,13 +90,14 @@ KINDS = {
     "make_optional": (column(1, required=False), {}),
     "reorder": ([COLUMNS[1], ID, *COLUMNS[2:]], {}),
     "document": (column(2, doc="what it says"), {}),
-    "drop_column": ([*COLUMNS[:2], COLUMNS[3]], {}),
+    "drop_column": ([*COLUMNS[:2], *COLUMNS[3:]], {}),
     "rename_column": (column(2, name="z", source="s", renamed_from="s"), {}),
     "change_type": (column(1, type="string"), {}),
     "make_required": (column(2, required=True), {}),
     "change_key": (COLUMNS, KEYED),
     "change_mask": (column(2, mask=None), {}),
     "change_partitioning": (COLUMNS, {"partition_by": ["bucket(4, id)"]}),
+    "change_retention": (COLUMNS, {"retention": {"column": "day", "keep": "9d"}}),
     "upgrade_format": (COLUMNS, {"format_version": 3}),
     "change_nested": (column(3, type="struct<zip: long, at: list<struct<x: long, y: date>>, city: string>"), {}),
 }
