@@ -330,10 +330,11 @@ def _register(given: argparse.Namespace) -> int:
     from sluice.iceberg import catalog as catalogs
     from sluice.operate import register_tables
 
+    user = operator_input.current_user()
     with open_tables(given.patience) as (catalog, known), catalogs.load(given.to) as other:
         found = register_tables.find_tables(known, catalog, other)
         if given.yes:
-            register_tables.register(found, catalog, other)
+            register_tables.register(found, catalog, other, Decision(user, given.why, f"catalog register by {user}"))
 
     def text() -> None:
         output.print_lines(found.lines())

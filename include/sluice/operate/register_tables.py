@@ -5,7 +5,9 @@ In: two catalogs. Out: a preview; then one registration per table. Each may be r
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError
@@ -14,6 +16,10 @@ from pyiceberg.typedef import Identifier
 from sluice.contract.folder import Contracts
 from sluice.errors import RefusedError
 from sluice.iceberg import table_names, tables
+from sluice.operate.operator_input import Decision
+
+REGISTERED = "sluice.registered"
+"""Property of a namespace: from which catalog its tables came, by whose decision and why, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +67,8 @@ def find_tables(contracts: Contracts, catalog: Catalog, other: Catalog) -> Regis
     return Registration(missing, tuple(same), tuple(differing))
 
 
-def register(found: Registration, catalog: Catalog, other: Catalog) -> None:
-    """Register what is missing.
+def register(found: Registration, catalog: Catalog, other: Catalog, decision: Decision) -> None:
+    """Register what is missing, and record the decision as a property of the other catalog's namespace `sluice`.
 
     Raises:
         RefusedError: the other catalog has a table in another state; nothing was registered.
@@ -76,6 +82,9 @@ def register(found: Registration, catalog: Catalog, other: Catalog) -> None:
     for name, file in found.missing.items():
         other.create_namespace_if_not_exists(name[:-1], catalog.load_namespace_properties(name[:-1]))
         other.register_table(name, file)
+    if found.missing:
+        note = {"from": catalog.name, "who": decision.who, "why": decision.why, "at": datetime.now(UTC).isoformat()}
+        other.update_namespace_properties(table_names.LEDGER[:1], updates={REGISTERED: json.dumps(note)})
 
 
 def _own_tables(catalog: Catalog) -> list[Identifier]:

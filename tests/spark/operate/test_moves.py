@@ -18,6 +18,7 @@ from sluice.ledger import consumers
 from sluice.ledger.offsets_table import Ledger
 from sluice.ledger.slices import Origin
 from sluice.operate import moved_topic, register_tables, rename_table
+from sluice.operate.operator_input import Decision
 from sluice.plan import plan
 from sluice.plan.model import PlanInputs
 from sluice.status import status
@@ -165,6 +166,7 @@ def test_tables_are_registered_in_another_catalog(
             assert other.load_table(each).metadata_location == it.catalog.load_table(each).metadata_location
         planned = plan.make_plan(it.contracts.group(it.group), PlanInputs(it.contracts, other, it.admin, Ledger(other)))
         assert not planned.has_work and not planned.stops
+        assert r'"why": "\u2026"' in other.load_namespace_properties("sluice")[register_tables.REGISTERED]
         # A second time there is nothing to do, and a table that differs is not replaced.
         again = register_tables.find_tables(it.contracts, it.catalog, other)
         assert not again.missing and not again.differing
@@ -173,4 +175,4 @@ def test_tables_are_registered_in_another_catalog(
         again = register_tables.find_tables(it.contracts, it.catalog, other)
         assert table in {".".join(each) for each in again.differing}
         with pytest.raises(RefusedError, match="another state"):
-            register_tables.register(again, it.catalog, other)
+            register_tables.register(again, it.catalog, other, Decision("ann", "new server", "by hand"))

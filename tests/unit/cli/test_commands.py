@@ -38,6 +38,9 @@ FACTS = {
     "plan",
     "quarantine",
     "run",
+    "topic moved",
+    "rename",
+    "catalog register",
 }
 FACTS |= {"backfill plan", "backfill run", "maintain run", "publish-blocked", "rollback", "schema", "status", "tables"}
 FACTS |= {f"ledger {name}" for name in ("rebuild", "show", "retire-consumer")}
@@ -92,6 +95,7 @@ def test_only_what_is_done_by_hand_asks_for_a_reason() -> None:
     by_hand = {name for name, parser in COMMANDS.items() if "--why" in parser._option_string_actions}
     assert by_hand == {
         "gap accept", "publish-blocked", "rollback", "schema", "backfill run", "ledger retire-consumer", "adopt",
+        "topic moved", "rename", "catalog register",
     }  # fmt: skip
     assert {name for name, parser in COMMANDS.items() if "--yes" in parser._option_string_actions} == by_hand
     for name in by_hand:
