@@ -311,7 +311,8 @@ def _start(value: object) -> Literal["earliest", "latest"] | datetime | dict[int
 
 
 def _seconds(value: timedelta) -> str:
-    return f"{int(value.total_seconds())}s"
+    seconds = int(value.total_seconds())
+    return f"{seconds}s" if seconds < 10_000_000 else format_duration(value)  # a number has seven digits at most
 
 
 def _plain_start(value: object) -> object:

@@ -313,6 +313,8 @@ def test_retention_rules(fields, at, message):
     if at:
         assert message in flaws(**fields)[at]
         return
+    kept = contract(**fields)
+    assert Contract.model_validate(kept.model_dump(mode="json")).retention == kept.retention
     now = datetime(2026, 11, 29, 23, tzinfo=UTC)
     by = {"": "2025-10-25", "day(d)": "2025-10-25", "month(d)": "2025-10-01", "year(d)": "2025-01-01"}
     for transform, day in by.items():
