@@ -80,6 +80,7 @@ TABLES: dict[str, str] = {
     "sluice.offsets": "The ledger: which offsets were planned, staged, published or refused, by which run.",
     "sluice.quality": "A row per batch and [expectation](../guides/quality.md).",
     "sluice.maintenance": "A row per table and maintenance action.",
+    "sluice.pilot": "A row per comparison with another table, rehearsed failure, and decision to rely on a table.",
     "sluice.schemas": "Versions of contracts, reviews and their answers.",
     "sluice.writer_schemas": "The schema by which a topic's records with a schema id were read first. Only for formats "
     "with a schema registry.",
@@ -158,6 +159,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         **{f"{name}_before": f"{text} before" for name, text in _COUNTS.items()},
         **{f"{name}_after": f"{text} after" for name, text in _COUNTS.items()},
     },
+    "sluice.pilot": {},
     "sluice.schemas": {
         "at": "when it was recorded",
         "table": "the typed table",

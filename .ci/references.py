@@ -126,7 +126,14 @@ def own_schemas() -> dict[str, Any]:
     """The Iceberg schema of each of Sluice's own tables."""
     from sluice.contract.contract import Contract
     from sluice.iceberg import schema
-    from sluice.ledger import ledger_rows, maintenance_table, quality_table, schemas_table, writer_schemas_table
+    from sluice.ledger import (
+        ledger_rows,
+        maintenance_table,
+        pilot_table,
+        quality_table,
+        schemas_table,
+        writer_schemas_table,
+    )
 
     keys = {"table": "a.b", "topic": "t", "group": "g", "owner": "me", "mode": "upsert", "identifier": ["id"]}
     contract = Contract.model_validate({**keys, "columns": [{"name": "id", "type": "long", "source": "$key"}]})
@@ -134,6 +141,7 @@ def own_schemas() -> dict[str, Any]:
         "sluice.offsets": ledger_rows.SCHEMA,
         "sluice.quality": quality_table.SCHEMA,
         "sluice.maintenance": maintenance_table.SCHEMA,
+        "sluice.pilot": pilot_table.SCHEMA,
         "sluice.schemas": schemas_table.SCHEMA,
         "sluice.writer_schemas": writer_schemas_table.SCHEMA,
         "sluice_staging.<topic>": schema.staging_schema()[0],

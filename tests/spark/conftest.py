@@ -150,7 +150,7 @@ def lake(spark: SparkSession, broker: EmbeddedBroker, lake_folder: Path, tmp_pat
     # Drop Sluice's own tables of earlier tests, which would slow down every read, and their files, which a clean-up of
     # orphan files could take for those of another catalog's table.
     own = (table_names.LEDGER, table_names.MAINTENANCE, table_names.QUALITY)
-    for identifier in (*own, table_names.SCHEMAS, table_names.WRITER_SCHEMAS):
+    for identifier in (*own, table_names.PILOT, table_names.SCHEMAS, table_names.WRITER_SCHEMAS):
         with suppress(NoSuchTableError):
             folder = iceberg_catalog.load().load_table(identifier).location().removeprefix("file://")
             iceberg_catalog.load().drop_table(identifier)

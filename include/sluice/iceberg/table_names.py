@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 STAGING, QUARANTINE, DELETES = "sluice_staging", "sluice_quarantine", "sluice_deletes"
 LEDGER: Identifier = ("sluice", "offsets")
 MAINTENANCE: Identifier = ("sluice", "maintenance")
+PILOT: Identifier = ("sluice", "pilot")
 QUALITY: Identifier = ("sluice", "quality")
 SCHEMAS: Identifier = ("sluice", "schemas")
 WRITER_SCHEMAS: Identifier = ("sluice", "writer_schemas")

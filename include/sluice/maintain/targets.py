@@ -113,7 +113,7 @@ def list_targets(contracts: Contracts, names: Collection[str] = ()) -> list[Targ
     for topic, shared in contracts.topics.items():
         cautious = _most_cautious(contracts.tables[name].maintenance for name in shared.tables)
         found.append(Target(table_names.staging(topic), TableKind.STAGING, cautious, shared.group, topic))
-    kept_forever = (table_names.LEDGER, table_names.SCHEMAS, table_names.WRITER_SCHEMAS)
+    kept_forever = (table_names.LEDGER, table_names.PILOT, table_names.SCHEMAS, table_names.WRITER_SCHEMAS)
     found += [Target(own, TableKind.OWN, OWN_SETTINGS) for own in kept_forever]
     history = contracts.common.maintenance.history if contracts.common.maintenance else None
     found += [
