@@ -30,6 +30,8 @@ VARIABLES: dict[str, dict[str, str]] = {
     },
     "Catalog": {
         "SLUICE_CATALOG": "The catalog's name in PyIceberg's configuration. Default: `lake`.",
+        "SLUICE_NAMESPACE_PREFIX": "A prefix for the namespaces of all tables, such as `dev_`: "
+        "[two Sluices in one catalog](../connect/platform.md#two-sluices-in-one-catalog). Default: none.",
         "PYICEBERG_CATALOG__LAKE__…": "PyIceberg's settings of the catalog `lake`, such as `…__TYPE`, `…__URI` and "
         "`…__WAREHOUSE`; or `.pyiceberg.yaml`.",
     },

@@ -17,6 +17,7 @@ from sluice.cli.arguments import (
     add_patience,
     load_contracts,
     new_run_id,
+    next_offsets,
 )
 from sluice.errors import exit_code
 
@@ -33,10 +34,17 @@ def add_commands(commands: Any) -> None:
         "run",
         _run,
         "run a group once, without Airflow: plan, Spark on this machine, settle",
-        ["shop", "shop --json 2>run.log"],
+        ["shop", "shop --json 2>run.log", """shop --to-offsets '{"orders": {"0": 1200, "1": 980}}'"""],
     )
     for each in (plan, run):
         add_ingest_group(each)
+        each.add_argument(
+            "--to-offsets",
+            type=next_offsets,
+            default={},
+            metavar="JSON",
+            help='plan no record at or after these offsets: {"topic": {"0": 1200}}',
+        )
         add_json(each)
         add_patience(each)
 
@@ -56,7 +64,8 @@ def _plan(given: argparse.Namespace) -> int:
     ledger = offsets_table.load_ledger(catalog)
     with availability.translate_catalog_errors():
         known = resolve_topics.resolve(known, catalog, client)
-        found = plan.make_plan(known.group(given.group), PlanInputs(known, catalog, client, ledger))
+        inputs = PlanInputs(known, catalog, client, ledger, ends=given.to_offsets)
+        found = plan.make_plan(known.group(given.group), inputs)
     lacking = [
         f"{name}: {error}" for name, error in masks.find_missing_keys(known.group(given.group).contracts).items()
     ]
@@ -108,7 +117,7 @@ def _run(given: argparse.Namespace) -> int:
     with availability.translate_catalog_errors():
         known = resolve_topics.resolve(known, catalog, client)
         group = known.group(given.group)
-        made = plan.write_plan(group, PlanInputs(known, catalog, client), run_id=run_id)
+        made = plan.write_plan(group, PlanInputs(known, catalog, client, ends=given.to_offsets), run_id=run_id)
     promised = outcome.summarize_plan(made)
     if not given.json:
         output.print_lines(made.lines())

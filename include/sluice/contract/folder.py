@@ -21,7 +21,16 @@ from sluice.contract.groups import GROUPS_FILE, CommonSettings, GroupSettings, m
 from sluice.contract.settings import ErrorPolicy, Limits, Maintenance, SchemaPolicy
 from sluice.contract.suggestions import did_you_mean
 from sluice.contract.validation_messages import describe_errors
-from sluice.contract.values import Duration, GroupName, Properties, StartPosition, StrictBool, StrictModel
+from sluice.contract.values import (
+    NAMESPACE_PREFIX,
+    Duration,
+    GroupName,
+    Properties,
+    StartPosition,
+    StrictBool,
+    StrictModel,
+    find_prefix_problem,
+)
 from sluice.errors import ContractError, SluiceError, first_line
 
 NO_CONTRACTS = "has no contracts: add one *.yaml file per table"
@@ -192,13 +201,15 @@ def load_contracts(folder: Path | None = None, *, strict: bool = True) -> Contra
     """
     where = folder or default_folder()
     problems: list[Problem] = []
+    if wrong := find_prefix_problem():
+        problems.append(Problem(str(where), 0, "", wrong))
     valid: list[tuple[Document, Contract]] = []
     group_names: set[str] = set()
     defaults = read_defaults(where, problems)
     for path in _files(where, problems):
         document = read_document(path, str(path))
         if isinstance(document.data, dict):
-            document.data = body = with_group(merge(defaults or {}, document.data))
+            document.data = body = _with_prefix(with_group(merge(defaults or {}, document.data)))
             group_names.add(str(body["group"]))
         contract = _validated(document, defaults or {}, problems)
         if contract is not None:
@@ -208,9 +219,15 @@ def load_contracts(folder: Path | None = None, *, strict: bool = True) -> Contra
     problems += [each for found in conflicts.values() for each in found]
     if strict and problems:
         raise ContractError("\n".join(str(each) for each in sorted(set(problems))))
-    complete = settings is not None and defaults is not None
+    complete = settings is not None and defaults is not None and not wrong
     usable = [c for d, c in valid if complete and d.file not in conflicts and c.group not in broken_groups]
     return _assemble(where, usable, settings or {}, common, tuple(sorted(set(problems))))
+
+
+def _with_prefix(data: dict[str, object]) -> dict[str, object]:
+    """Return the contract's plain values with the prefix of namespaces before the table's name."""
+    table = data.get("table")
+    return {**data, "table": f"{NAMESPACE_PREFIX}{table}"} if NAMESPACE_PREFIX and isinstance(table, str) else data
 
 
 def read_defaults(folder: Path, problems: list[Problem]) -> dict[str, object] | None:

@@ -5,6 +5,7 @@ The checks raise ValueError with a message for the contract's author; `contract.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -51,7 +52,17 @@ ICEBERG_COLUMNS = frozenset(
 )
 """Iceberg's metadata columns: a column of such a name breaks MERGE."""
 
-OWN_NAMESPACES = frozenset({"sluice", "sluice_deletes", "sluice_quarantine", "sluice_staging"})
+PREFIX_VARIABLE = "SLUICE_NAMESPACE_PREFIX"
+"""Environment variable with the prefix of all namespaces, so that two Sluices can share a catalog."""
+
+NAMESPACE_PREFIX = os.environ.get(PREFIX_VARIABLE, "")
+"""The prefix of Sluice's own namespaces, and of the first namespace of each typed table."""
+
+OWN_NAMESPACES = frozenset(
+    f"{prefix}{name}"
+    for prefix in ("", NAMESPACE_PREFIX)
+    for name in ("sluice", "sluice_deletes", "sluice_quarantine", "sluice_staging")
+)
 """Namespaces of Sluice's own tables: the ledger, and each table's deletes, quarantine and staging tables."""
 
 KEY_SOURCE = "$key"
@@ -68,6 +79,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _NAME = re.compile(r"`((?:[^`]|``)+)`|([^.`][^.]*)")
 _ENVELOPE = re.compile(r"\$(?!key\b)[a-z_]+(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _GROUP = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,99}")
+_PREFIX = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _DURATION = re.compile(r"([1-9][0-9]{0,6}) ?([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -98,6 +110,15 @@ class FieldErrors:
         """
         if self._found:
             raise ValidationError.from_exception_data(title, self._found)
+
+
+def find_prefix_problem() -> str:
+    """Return what is wrong with the prefix of namespaces; empty if nothing is."""
+    # Hive and Glue store names in lower case. With `sluice_`, namespace `staging` would be that of the staging tables.
+    if not NAMESPACE_PREFIX or (_PREFIX.fullmatch(NAMESPACE_PREFIX) and not NAMESPACE_PREFIX.startswith("sluice")):
+        return ""
+    form = "a lower-case letter, then at most 39 lower-case letters, digits and _; and not begin with 'sluice'"
+    return f"{PREFIX_VARIABLE}={quote(NAMESPACE_PREFIX)} is not a prefix of namespaces: it must be {form}"
 
 
 def _refuse(message: str) -> NoReturn:

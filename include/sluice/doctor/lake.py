@@ -11,13 +11,14 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from sluice.errors import CatalogUnavailableError, ConfigError, SluiceError, first_line
+from sluice.iceberg import table_names
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-NAMESPACE = "sluice_doctor_"
+NAMESPACE = f"{table_names.OWN}_doctor_"
 """A scratch table has a namespace of its own: two checks at once would create and drop one under each other's feet."""
 RIGHTS = "Grant Sluice's user the rights to create, change, read and drop namespaces and tables, and to their files."
 
@@ -67,13 +68,13 @@ def _remove(catalog: Catalog, name: tuple[str, str]) -> None:
         with suppress(NoSuchTableError):
             table = catalog.load_table(name)
             catalog.purge_table(name)
-            _remove_folder(table, name[0])
+            remove_folder(table, name[0])
     finally:
         with suppress(NoSuchNamespaceError):
             catalog.drop_namespace(name[0])
 
 
-def _remove_folder(table: Table, namespace: str) -> None:
+def remove_folder(table: Table, namespace: str) -> None:
     """Remove what a purge leaves: folders of a local disk, or files of a catalog whose server purges later."""
     fs, path = _file_system(table, table.location())
     folder, _, last = path.rstrip("/").rpartition("/")

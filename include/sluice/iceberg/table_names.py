@@ -10,6 +10,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from sluice.contract.values import NAMESPACE_PREFIX
 from sluice.iceberg.sql_literals import quote_identifier
 
 if TYPE_CHECKING:
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
 
     from sluice.contract.contract import Contract
 
-STAGING, QUARANTINE, DELETES = "sluice_staging", "sluice_quarantine", "sluice_deletes"
-LEDGER: Identifier = ("sluice", "offsets")
-MAINTENANCE: Identifier = ("sluice", "maintenance")
-PILOT: Identifier = ("sluice", "pilot")
-QUALITY: Identifier = ("sluice", "quality")
-SCHEMAS: Identifier = ("sluice", "schemas")
-WRITER_SCHEMAS: Identifier = ("sluice", "writer_schemas")
+OWN = f"{NAMESPACE_PREFIX}sluice"
+STAGING, QUARANTINE, DELETES = f"{OWN}_staging", f"{OWN}_quarantine", f"{OWN}_deletes"
+LEDGER: Identifier = (OWN, "offsets")
+MAINTENANCE: Identifier = (OWN, "maintenance")
+PILOT: Identifier = (OWN, "pilot")
+QUALITY: Identifier = (OWN, "quality")
+SCHEMAS: Identifier = (OWN, "schemas")
+WRITER_SCHEMAS: Identifier = (OWN, "writer_schemas")
 
 
 def safe_identifier(name: str) -> str:

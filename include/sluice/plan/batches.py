@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 
@@ -34,6 +34,7 @@ class TopicProgress:
         published: how far each of its tables has published. If staging and the ledger are lost, planning continues
             from there; and a batch number is never given twice.
         accepted: accepted gaps per partition; any other lost offset is an error.
+        ends: per partition the first offset that is not to be planned, where the log has more.
     """
 
     settings: TopicSettings
@@ -42,6 +43,7 @@ class TopicProgress:
     known: Mapping[int, Batch]
     published: Sequence[PublishedOffsets]
     accepted: Mapping[int, Sequence[OffsetRange]]
+    ends: Offsets = field(default_factory=dict)
 
 
 def plan_topic(progress: TopicProgress, client: AdminClient, *, extend: bool) -> TopicPlan:
@@ -98,6 +100,7 @@ def _new_batches(progress: TopicProgress, client: AdminClient) -> tuple[Batch, .
         last.next_offsets if last else _lowest_cursor([t for t in progress.published if t.topic_id == state.topic_id])
     )
     ahead = _unread_ranges(progress.settings, state, cursor, client)
+    ahead = {p: OffsetRange(r.start, max(min(r.end, progress.ends.get(p, r.end)), r.start)) for p, r in ahead.items()}
     lost = accepted_losses(ahead, state, progress.accepted)
     readable = {p: OffsetRange(lost[p].end, r.end) if p in lost else r for p, r in ahead.items()}
     pieces = cut_ranges(readable, limits.records_per_batch, limits.batches_per_run)

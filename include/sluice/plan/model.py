@@ -16,6 +16,7 @@ from sluice.evolve.pending_change import PendingChange
 from sluice.kafka import broker
 from sluice.ledger.ledger_rows import LedgerRow
 from sluice.ledger.offsets_table import Ledger
+from sluice.offsets import Offsets
 from sluice.plan.risk import Risk
 
 SMALL_OFFSETS, SMALL_ROWS = 100_000, 10_000_000
@@ -31,6 +32,7 @@ class PlanInputs:
         ledger: None where it does not exist yet: then only the tables are read.
         unready: tables that this machine can't publish to, with the error.
         kafka: Kafka's answer for topics that the caller has asked about just now; it is asked about the others.
+        ends: per topic and partition the first offset that is not to be planned, where the log has more.
     """
 
     contracts: Contracts
@@ -39,6 +41,7 @@ class PlanInputs:
     ledger: Ledger | None = None
     unready: Mapping[str, SluiceError] = field(default_factory=dict)
     kafka: Mapping[str, broker.TopicState | SluiceError] = field(default_factory=dict)
+    ends: Mapping[str, Offsets] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

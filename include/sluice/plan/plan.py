@@ -109,6 +109,7 @@ def make_plan(group: Group, inputs: PlanInputs, *, extend: bool = True) -> Group
             # Tables that stop count as well: a batch number is never given twice.
             published=[each.published[topic] for each in progress.values() if topic in each.published],
             accepted=accepted_gaps.accepted_ranges(gaps, topic, state.topic_id),
+            ends=inputs.ends.get(topic, {}),
         )
         try:
             # Without a table that could publish them, no offsets are frozen. Where the records of a table begin that is

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -84,6 +85,17 @@ def test_where_staging_and_the_ledger_are_lost_the_tables_tell_where_to_go_on(st
     # One that was made anew since is another topic.
     (other,) = planned("earliest", {0: (3, 9)}, PublishedOffsets(7, "of before", {0: 100})).to_stage
     assert (other.seq, other.ranges) == (8, {0: (3, 9)})
+
+
+def test_a_plan_ends_at_given_offsets_though_the_log_goes_on():
+    state = TopicState("t", "id", {p: OffsetRange(0, 100) for p in range(4)}, compacted=False, retention_ms=-1)
+    settings, published = TopicSettings("t", "g", "earliest", Limits(), False, ()), PublishedOffsets(3, "id", {1: 60})
+    ends = {0: 40, 1: 50, 2: 500}  # behind the cursor, and beyond the log end; none for the last partition
+    progress = TopicProgress(settings, state, None, {}, (published,), {}, ends)
+    (batch,) = plan_topic(progress, None, extend=True).to_stage
+    assert batch.ranges == {0: (0, 40), 2: (0, 100), 3: (0, 100)}
+    assert batch.next_offsets == {0: 40, 1: 60, 2: 100, 3: 100}
+    assert plan_topic(replace(progress, ends=dict.fromkeys(range(4), 0)), None, extend=True).to_stage[0].span == 0
 
 
 def test_a_topic_begins_no_later_than_it_ends_though_open_transactions_lie_behind(monkeypatch):
