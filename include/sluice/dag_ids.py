@@ -44,6 +44,7 @@ def display_name(dag: str) -> str:
 
 ALERTS = dag_id("alerts")
 DOCTOR = dag_id("doctor")
+REHEARSE = dag_id("rehearse")
 WATCH_TABLES = dag_id("watch_tables")
 OPERATOR_DAGS = BACKFILL, ROLLBACK, ACCEPT_GAP, REVIEW_SCHEMA, PUBLISH_BLOCKED = (
     dag_id("backfill"),

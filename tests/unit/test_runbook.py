@@ -47,6 +47,7 @@ ELSEWHERE = {
     "schema": ("tests/unit/evolve/test_evolve.py", 'sluice("schema", '),
     "schema reject": ("tests/unit/evolve/test_evolve.py", 'sluice("schema", "reject", '),
     "tables": ("tests/system/cli/test_run.py", 'sluice("tables")'),
+    "rehearse": ("tests/system/cli/test_rehearse.py", 'main.main(["rehearse", '),
     "doctor": ("tests/system/cli/test_doctor.py", 'main.main(["doctor", '),
 }
 # By page: the DAG whose form it describes.

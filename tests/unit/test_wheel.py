@@ -62,7 +62,7 @@ class Hide:
 
 sys.meta_path.insert(0, Hide())
 import sluice
-apart = {"__main__", "cli", "demo", "doctor", "embedded", "odcs", "pages", "status"}
+apart = {"__main__", "cli", "demo", "doctor", "embedded", "odcs", "pages", "rehearse", "status"}
 for each in pkgutil.walk_packages(sluice.__path__, "sluice."):
     if each.name.split(".")[1] not in apart:
         importlib.import_module(each.name)
@@ -183,7 +183,8 @@ def test_one_dag_file_far_from_any_checkout_has_all_dags(wheel: Path, tmp_path: 
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    names = ["accept_gap", "backfill", "doctor", "ingest_aviation", "publish_blocked", "review_schema", "rollback"]
+    names = ["accept_gap", "backfill", "doctor", "ingest_aviation", "publish_blocked", "rehearse", "review_schema"]
+    names += ["rollback"]
     names += [f"maintain_{action}" for action in ("expire_snapshots", "remove_orphan_files", "rewrite_data_files")]
     assert (found["errors"], found["dags"]) == ({}, sorted(f"sluice_{name}" for name in names))
     assert found["heavy"] == []

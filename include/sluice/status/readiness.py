@@ -31,7 +31,7 @@ from sluice.maintain import assess, targets
 from sluice.maintain.expiry_plan import AssessmentInputs
 from sluice.operate import rollback
 from sluice.operate.rollback_target import RestorePoint
-from sluice.status import timeline
+from sluice.status import rehearsed, timeline
 from sluice.status.text import duration, utc_text
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def check_table(
             _check_restore_point(contract, table, now),
             _check_rollback_records(contract, contracts, catalog, table),
             *_check_drills(contract, ledger, now),
+            _check_rehearsal(contract, catalog, now),
             _check_small_files(contract, AssessmentInputs(catalog, contracts, now), paused),
             _check_orphan_files(contract, AssessmentInputs(catalog, contracts, now), paused),
         ]
@@ -273,6 +274,12 @@ def _check_drills(contract: Contract, ledger: Table | None, now: datetime) -> It
         ready = at is not None and now - at <= MAX_DRILL_AGE
         evidence = f"last at {utc_text(at)}" if at else "never, according to the ledger"
         yield ReadinessCheck(subject, ready, evidence, "" if ready else step)
+
+
+def _check_rehearsal(contract: Contract, catalog: Catalog, now: datetime) -> ReadinessCheck:
+    ready, evidence = rehearsed.read_rehearsal(catalog, contract.table, now, MAX_DRILL_AGE)
+    step = "" if ready else rehearsed.STEP.format(dag=dag_ids.REHEARSE)
+    return ReadinessCheck("Failures rehearsed", ready, evidence, step)
 
 
 def _check_small_files(contract: Contract, inputs: AssessmentInputs, paused: Mapping[str, bool]) -> ReadinessCheck:

@@ -20,7 +20,7 @@ from sluice.errors import ConfigError
 from sluice_airflow.dag_options import DagOptions
 from sluice_airflow.services import SparkService
 
-PARTS = ("ingest", "maintain", "backfill", "operate", "review_schema", "alerts", "doctor", "watch")
+PARTS = ("ingest", "maintain", "backfill", "operate", "review_schema", "alerts", "doctor", "rehearse", "watch")
 """The modules of this package; each makes DAGs from the contracts."""
 _OPERATE = (dag_ids.ACCEPT_GAP, dag_ids.PUBLISH_BLOCKED, dag_ids.ROLLBACK)
 

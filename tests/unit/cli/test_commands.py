@@ -37,6 +37,7 @@ FACTS = {
     "gap accept",
     "plan",
     "quarantine",
+    "rehearse",
     "run",
     "topic moved",
     "rename",

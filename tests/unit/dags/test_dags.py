@@ -125,7 +125,7 @@ def test_the_dag_of_the_repository_is_short_and_readable(airflow_env):
     found = run_in_airflow(LOAD, airflow_env)
     assert found["errors"] == {}
     assert {*found["dags"]} == {
-        *("ingest_aviation", dag_ids.DOCTOR),
+        *("ingest_aviation", dag_ids.DOCTOR, dag_ids.REHEARSE),
         *dag_ids.OPERATOR_DAGS,
         *dag_ids.MAINTENANCE_DAGS,
     }
@@ -734,7 +734,7 @@ def test_a_broken_contract_is_shown_and_stops_no_other_group(airflow_env, contra
     broken = contracts / "shop.orders.yaml"
     broken.write_text(broken.read_text() + "colour: red\n")
     found = run_in_airflow(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
-    by_hand = ["accept_gap", "backfill", "doctor", "publish_blocked", "review_schema", "rollback"]
+    by_hand = ["accept_gap", "backfill", "doctor", "publish_blocked", "rehearse", "review_schema", "rollback"]
     assert sorted(n for n in found["dags"] if not n.startswith("maintain_")) == sorted(["ingest_crm", *by_hand])
     ((file, text),) = found["errors"].items()
     assert file.endswith("contracts_check.py")
@@ -747,12 +747,13 @@ def test_what_is_done_by_hand_is_a_form_and_a_dry_run_by_default(airflow_env):
         ("accept_gap", ["name", "ranges", "why", "dry_run"]),
         ("publish_blocked", ["table", "why", "dry_run"]),
         ("rollback", ["table", "snapshot_id", "before_run", "accept_loss", "why", "dry_run"]),
+        ("rehearse", ["table", "scenarios", "records", "drop_left"]),
     ):
         dag = dags[name]
         assert (dag["schedule"], dag["max_active_runs"], dag["tags"]) == ("None", 1, ["by hand", "sluice"])
         assert list(dag["params"]) == fields
         (task,) = dag["tasks"].values()
-        assert (task["retries"], task["timeout"]) == (0, 300)
+        assert (task["retries"], task["timeout"]) == (0, 7200 if name == "rehearse" else 300)
 
 
 def test_a_change_under_review_is_a_list_in_which_names_stay_text(airflow_env):
@@ -1003,14 +1004,14 @@ from sluice.kafka import broker
 broker.TIMEOUT_S = 0.2
 params = {{"name": "shop.a", "table": "shop.a", "tables": [], "ranges": {{"0": [0, 1]}}, "snapshot_id": "1",
           "before_run": None, "accept_loss": "", "since": None, "until": None, "topic": None, "source": "kafka",
-          "why": "lost", "dry_run": True}}
+          "why": "lost", "dry_run": True, "scenarios": [], "records": 9, "drop_left": False}}
 ti = types.SimpleNamespace(xcom_pull=lambda **_: dict(table="shop.a", topic="shop.a", slices=[-1]))
 answer = {{"chosen_options": ["Approve"], "params_input": {{}}, "responded_by_user": None}}
 by_hand, maintained = {{"params": params}}, {{"params": params, "ti": ti, "run_id": "r"}}
 told = {{}}
 for dag, task, given, named in (
     ("accept_gap", "accept_gap", [], by_hand), ("publish_blocked", "publish_blocked", [], by_hand),
-    ("rollback", "rollback", [], by_hand),
+    ("rollback", "rollback", [], by_hand), ("rehearse", "rehearse", [], by_hand),
     ("review_schema", "show", [], by_hand), ("review_schema", "apply", [{{"change": "1"}}, answer], by_hand),
     ("backfill", "plan", [], {{**by_hand, "run_id": "r"}}), ("backfill", "outcome", [], {{"ti": ti}}),
     ("ingest_shop", "plan", ["shop"], {{"run_id": "r"}}), ("ingest_shop", "settle", ["shop", {{}}], {{"run_id": "r"}}),
@@ -1062,7 +1063,7 @@ def test_what_does_not_answer_is_named_by_every_task_with_the_way_out(contracts,
     env = {**airflow_env, "SLUICE_CONTRACTS": str(contracts), "AIRFLOW_CONN_SLUICE_REGISTRY": ""}
     away = {"PYICEBERG_CATALOG__LAKE__TYPE": "rest", "PYICEBERG_CATALOG__LAKE__URI": "http://127.0.0.1:9/"}
     told = run_in_airflow(AWAY, {**env, **away})
-    assert len(told) == 13
+    assert len(told) == 14
     for *which, kind, text in told:
         # Airflow tries it again, where the task has tries left.
         assert kind == "CatalogUnavailableError", (which, text)
@@ -1191,6 +1192,7 @@ def test_a_driver_gets_nothing_of_airflows_environment(airflow_env):
         "AWS_SECRET_ACCESS_KEY": "a", "AZURE_CLIENT_SECRET": "b", "GOOGLE_APPLICATION_CREDENTIALS": "c",
         "HADOOP_CONF_DIR": "d", "SPARK_LOCAL_IP": "127.0.0.1", "PYICEBERG_CATALOG__LAKE__URI": "e", "LC_ALL": "C.UTF-8",
         "https_proxy": "http://proxy", "NO_PROXY": ".inside", "SLUICE_MASK_KEY": "f", "KRB5_CONFIG": "g",
+        "SLUICE_NAMESPACE_PREFIX": "dev_",
         "SSL_CERT_FILE": "/ca.pem", "JAVA_TOOL_OPTIONS": "-Dh=i", "KUBERNETES_SERVICE_HOST": "j", "PYTHONHASHSEED": "0",
     }  # fmt: skip
     others = {"DB_WALLET": "k", "TEAM_A": "l", "UNRELATED_TOKEN": "m"}

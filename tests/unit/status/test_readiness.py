@@ -15,9 +15,10 @@ from sluice import dag_ids
 from sluice.contract.contract import Contract
 from sluice.contract.folder import Contracts, load_contracts
 from sluice.iceberg import requirements_check, tables
-from sluice.ledger import maintenance_table
+from sluice.ledger import maintenance_table, pilot_table
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState
 from sluice.ledger.offsets_table import Ledger
+from sluice.ledger.pilot_table import PilotRow, Stage
 from sluice.status import readiness
 
 pytestmark = pytest.mark.unit
@@ -89,6 +90,32 @@ def test_freshness_is_told_by_the_batches_that_landed(catalog, tmp_path) -> None
         line = lines(catalog, known)["Freshness of the last 7 days"]
         assert line.ready is (seq == 1)
     assert line.evidence.startswith("1 of 2 batches were published within 15m") and "slowest 40m" in line.evidence
+
+
+def test_rehearsed_failures_are_what_the_last_play_of_each_scenario_came_to(catalog, tmp_path) -> None:
+    known = contracts(tmp_path)
+    grown(catalog, known.table(NAME), 1)
+    line = lines(catalog, known)["Failures rehearsed"]
+    assert (line.ready, line.evidence) == (False, "never, according to `sluice.pilot`")
+    assert "DAG rehearse" in line.step
+
+    def play(scenario: str, state: str, days: float, table: str = NAME) -> None:
+        evidence = {"scenario": scenario, "state": state}
+        at = NOW - timedelta(days=days)
+        pilot_table.record(catalog, PilotRow(table, Stage.REHEARSED, state != "failed", "", evidence, at=at))
+
+    play("rollback", "failed", 3)
+    play("deny-access", "skipped", 3)
+    pilot_table.record(catalog, PilotRow(NAME, Stage.COMPARED, False, "different", at=NOW))
+    line = lines(catalog, known)["Failures rehearsed"]
+    assert not line.ready and line.evidence.endswith("0 of 1 as expected, not: rollback; skipped: deny-access")
+    play("rollback", "passed", 2)
+    play("rollback", "failed", 1, "db.other")
+    line = lines(catalog, known)["Failures rehearsed"]
+    assert line.ready and line.evidence.endswith("1 of 1 as expected; skipped: deny-access") and not line.step
+    checks = readiness.check_table(known.table(NAME), known, catalog, NOW + timedelta(days=100))
+    later = {line.subject: line for line in checks}
+    assert not later["Failures rehearsed"].ready
 
 
 def test_drills_files_and_restore_point_are_facts_of_the_tables(catalog, tmp_path) -> None:

@@ -1,0 +1,7 @@
+"""The DAG `rehearse`."""
+
+from __future__ import annotations
+
+from sluice_airflow import dags
+
+dags.build_part(globals(), "rehearse")
