@@ -14,6 +14,10 @@ VARIABLES: dict[str, dict[str, str]] = {
         "SLUICE_DAG_PREFIX": "The prefix of all DAG ids, the same for each part of Airflow and the command line. "
         "Default: none in a checkout, `sluice_` for an installed package.",
     },
+    "Cost": {
+        "SLUICE_PRICES": "The [price file](../operate/cost.md#prices), for Airflow's API server and the command line. "
+        "Default: none; costs are shown without money.",
+    },
     "Kafka and the schema registry": {
         "SLUICE_KAFKA_CONFIG": "librdkafka's settings as a JSON object, for the command line. In Airflow, tasks set it "
         "for the Spark driver from connection `sluice_kafka`.",
@@ -82,6 +86,7 @@ TABLES: dict[str, str] = {
     "sluice.offsets": "The ledger: which offsets were planned, staged, published or refused, by which run.",
     "sluice.quality": "A row per batch and [expectation](../guides/quality.md).",
     "sluice.maintenance": "A row per table and maintenance action.",
+    "sluice.costs": "What each step of a Spark application used, per table: [what it costs](../operate/cost.md).",
     "sluice.pilot": "A row per comparison with another table, rehearsed failure, and decision to rely on a table.",
     "sluice.schemas": "Versions of contracts, reviews and their answers.",
     "sluice.writer_schemas": "The schema by which a topic's records with a schema id were read first. Only for formats "
@@ -161,6 +166,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         **{f"{name}_before": f"{text} before" for name, text in _COUNTS.items()},
         **{f"{name}_after": f"{text} after" for name, text in _COUNTS.items()},
     },
+    "sluice.costs": {},
     "sluice.pilot": {},
     "sluice.schemas": {
         "at": "when it was recorded",

@@ -134,6 +134,7 @@ def own_schemas() -> dict[str, Any]:
         schemas_table,
         writer_schemas_table,
     )
+    from sluice.usage import costs_table
 
     keys = {"table": "a.b", "topic": "t", "group": "g", "owner": "me", "mode": "upsert", "identifier": ["id"]}
     contract = Contract.model_validate({**keys, "columns": [{"name": "id", "type": "long", "source": "$key"}]})
@@ -141,6 +142,7 @@ def own_schemas() -> dict[str, Any]:
         "sluice.offsets": ledger_rows.SCHEMA,
         "sluice.quality": quality_table.SCHEMA,
         "sluice.maintenance": maintenance_table.SCHEMA,
+        "sluice.costs": costs_table.SCHEMA,
         "sluice.pilot": pilot_table.SCHEMA,
         "sluice.schemas": schemas_table.SCHEMA,
         "sluice.writer_schemas": writer_schemas_table.SCHEMA,

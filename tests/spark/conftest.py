@@ -149,8 +149,8 @@ def lake(spark: SparkSession, broker: EmbeddedBroker, lake_folder: Path, tmp_pat
         pytest.exit(f"Spark's JVM has ended (exit code {jvm.returncode}); no test can run without it", 1)
     # Drop Sluice's own tables of earlier tests, which would slow down every read, and their files, which a clean-up of
     # orphan files could take for those of another catalog's table.
-    own = (table_names.LEDGER, table_names.MAINTENANCE, table_names.QUALITY)
-    for identifier in (*own, table_names.PILOT, table_names.SCHEMAS, table_names.WRITER_SCHEMAS):
+    own = (table_names.LEDGER, table_names.COSTS, table_names.MAINTENANCE, table_names.PILOT, table_names.QUALITY)
+    for identifier in (*own, table_names.SCHEMAS, table_names.WRITER_SCHEMAS):
         with suppress(NoSuchTableError):
             folder = iceberg_catalog.load().load_table(identifier).location().removeprefix("file://")
             iceberg_catalog.load().drop_table(identifier)

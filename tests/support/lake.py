@@ -177,8 +177,13 @@ class Lake:
     def context(self, run_id: str = "test") -> Context:
         return Context(self.spark, self.catalog, table_names.catalog_name(), self.kafka, run_id)
 
-    def run(self, *, seconds: float = 600.0) -> dict[str, dict[str, Any]]:
-        """Run the group once (plan, stage, check, publish, settle); return settle's outcomes by table."""
+    def run(self, *, seconds: float = 600.0, measure: bool = False) -> dict[str, dict[str, Any]]:
+        """Run the group once (plan, stage, check, publish, settle); return settle's outcomes by table.
+
+        Args:
+            seconds: The time that the run has.
+            measure: Write what it costs, as an application does at its end.
+        """
         self._runs += 1
         run_id = f"{self.group}-{self._runs}"
         planned = self.plan(run_id)
@@ -186,7 +191,12 @@ class Lake:
         promises = resolve_topics.resolve(contract_folder.load_contracts(self.folder), self.catalog, None)
         group = promises.group(self.group)
         if planned.has_work:
-            run.run(self.context(run_id), group, promises, self.admin, deadline=time.monotonic() + seconds)
+            context = self.context(run_id)
+            if measure:
+                context.meter.count_catalog_calls(self.catalog)
+            run.run(context, group, promises, self.admin, deadline=time.monotonic() + seconds)
+            if measure:
+                context.meter.write(self.catalog)
         return settle.settle(group, self.catalog, outcome.summarize_plan(planned), run_id=run_id)
 
     def wait_for_transactions(self) -> None:

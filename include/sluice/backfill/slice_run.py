@@ -106,13 +106,15 @@ def run_slice(context: Context, contracts: Contracts, client: AdminClient, task:
             rows.append(failure_row(LedgerState.RETRIED, columns))
 
     try:
-        done = retry_step(
-            context,
-            f"replay {table}",
-            lambda: replay(context, contract, piece, origin, gaps_expected=gaps),
-            tries=ATTEMPTS,
-            on_retry=retried,
-        )
+        with context.meter.step("backfill", table, topic) as usage:
+            done = retry_step(
+                context,
+                f"replay {table}",
+                lambda: replay(context, contract, piece, origin, gaps_expected=gaps),
+                tries=ATTEMPTS,
+                on_retry=retried,
+            )
+            usage.add_records(done.counts.records if done.counts else None)
     except Exception as error:
         end = LedgerState.BLOCKED if isinstance(error, BlockedError) else LedgerState.FAILED
         log.error("replay  %s: %s", piece, error, exc_info=not isinstance(error, SluiceError))

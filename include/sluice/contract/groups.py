@@ -251,8 +251,8 @@ class CommonMaintenance(StrictModel):
         rewrite_data_files: When `maintain_rewrite_data_files` runs.
         expire_snapshots: When `maintain_expire_snapshots` runs.
         remove_orphan_files: When `maintain_remove_orphan_files` runs.
-        history: How long `sluice.maintenance` and `sluice.quality` keep their rows, and up to a tenth longer; 8 days or
-            more, null: forever.
+        history: How long `sluice.maintenance`, `sluice.quality` and `sluice.costs` keep their rows, and up to a tenth
+            longer; 8 days or more, null: forever.
     """
 
     rewrite_data_files: Schedule | None = "@hourly"

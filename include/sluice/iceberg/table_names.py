@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 OWN = f"{NAMESPACE_PREFIX}sluice"
 STAGING, QUARANTINE, DELETES = f"{OWN}_staging", f"{OWN}_quarantine", f"{OWN}_deletes"
 LEDGER: Identifier = (OWN, "offsets")
+COSTS: Identifier = (OWN, "costs")
 MAINTENANCE: Identifier = (OWN, "maintenance")
 PILOT: Identifier = (OWN, "pilot")
 QUALITY: Identifier = (OWN, "quality")

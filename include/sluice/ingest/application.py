@@ -14,7 +14,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from sluice import driver_files, spark_cluster
-from sluice.errors import ExecutorsUnavailableError, SluiceError, exit_code, first_line
+from sluice.errors import ExecutorsUnavailableError, RetryableError, SluiceError, exit_code, first_line
 from sluice.iceberg import availability, table_names
 from sluice.iceberg import catalog as iceberg_catalog
 from sluice.ingest import compat, session
@@ -63,7 +63,7 @@ def _exit_with_spark_submit() -> None:
 
 @contextmanager
 def start_spark(name: str, run_id: str, kafka: Mapping[str, object]) -> Iterator[Context]:
-    """Start an application, stop it at the end, and yield what its steps need.
+    """Start an application, stop it at the end, and yield what its steps need. Then it writes what they cost.
 
     Args:
         kafka: librdkafka settings.
@@ -73,10 +73,19 @@ def start_spark(name: str, run_id: str, kafka: Mapping[str, object]) -> Iterator
         built = session.build_session(name)
         built.sparkContext.setLogLevel("WARN")
     context = Context(built, iceberg_catalog.load(), table_names.catalog_name(), kafka, run_id)
+    context.meter.count_from_start()
+    context.meter.count_catalog_calls(context.catalog)
     with _translate_ended_jvm():
         _wait_for_executor(built)
     logging.info("Spark is up after %.1f s", time.monotonic() - began)
-    yield context
+    try:
+        yield context
+    except RetryableError:  # the catalog may be away, and the retry should not wait for it
+        raise
+    except Exception:
+        context.meter.write(context.catalog)
+        raise
+    context.meter.write(context.catalog)
     built.stop()
 
 

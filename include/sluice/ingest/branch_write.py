@@ -183,6 +183,7 @@ class BranchWrite:
             time.sleep(pause)
             pause = min(pause * 2, 5.0)
         self._done, self.commit_seconds = True, time.monotonic() - began
+        self.context.meter.add_commit(snapshots.summary(result))
         return result
 
     def _check_age(self) -> None:

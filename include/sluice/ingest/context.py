@@ -14,19 +14,24 @@ from pyspark.sql import SparkSession
 from sluice.kafka import broker, registry
 from sluice.kafka.registry import WriterSchema
 from sluice.ledger import writer_schemas_table
+from sluice.usage.meter import Meter
 
 
 @dataclass
 class Context:
-    """What every Spark step is given; `kafka` are librdkafka settings."""
+    """What every Spark step is given; `kafka` are librdkafka settings, `meter` measures what the steps use."""
 
     spark: SparkSession
     catalog: Catalog
     catalog_name: str
     kafka: Mapping[str, object]
     run_id: str
+    meter: Meter = field(init=False, repr=False)
     _idle: list[SparkSession] = field(default_factory=list, init=False, repr=False)
     _checked: set[tuple[str, WriterSchema]] = field(default_factory=set, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.meter = Meter(self.spark, self.run_id)
 
     @cached_property
     def client(self) -> AdminClient:

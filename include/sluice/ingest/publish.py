@@ -120,7 +120,8 @@ def publish(
     with write, context.session(properties) as session:
         merged = _merge(write, staged, session, fresh=fresh, replay=replay)
         write.check_main_unmoved()  # a writer that was overtaken must not write quarantine, results and deletes
-        _check(write, staged, merged, contract)
+        with context.meter.step("check", contract.table, topic):
+            _check(write, staged, merged, contract)
         if merged.total.deleted:
             merge_batch.record_deletes(write, active, batches, staged.decode)
         _audit_branch(write, merged)

@@ -25,6 +25,7 @@ from sluice.ingest.run import RunReport, carry_out
 from sluice.plan import plan as planning
 from sluice.plan import resolve_topics
 from sluice.plan.model import GroupPlan, PlanInputs
+from sluice.usage.meter import WRITE_EVERY_S
 
 log = logging.getLogger(__name__)
 
@@ -178,6 +179,7 @@ class _Rounds:
         done = time.monotonic()
         self.holds.note(plan.tables.keys(), report.failed, done)
         settle.settle_round(group, catalog, outcome.summarize_plan(plan), run_id=run_id)
+        self.context.meter.write(catalog, every=WRITE_EVERY_S)
         log.info(
             "round %s: plan %.1f s, stage and publish %.1f s, settle %.1f s",
             self._number, planned - began, done - planned, time.monotonic() - done,

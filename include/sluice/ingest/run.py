@@ -23,6 +23,7 @@ from sluice.batch import Batch
 from sluice.contract.contract import Contract
 from sluice.contract.folder import Contracts, Group
 from sluice.errors import BlockedError, PlanLostError, SluiceError, TerminalError
+from sluice.iceberg import table_names
 from sluice.ingest import great_expectations
 from sluice.ingest.context import Context
 from sluice.ingest.publish import publish
@@ -33,6 +34,7 @@ from sluice.ledger.offsets_table import Ledger
 from sluice.plan import model
 from sluice.plan import plan as planning
 from sluice.plan.model import PlanInputs, TopicPlan
+from sluice.usage.costs_table import STAGE
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -82,6 +84,7 @@ def carry_out(
     """
     for line in plan.lines():
         log.info("%s", line)
+    context.meter.count_run()
     group_run = _GroupRun(context, plan, contracts, deadline, at_once)
     with ThreadPoolExecutor(max_workers=group_run.at_once) as pool:
         for done in [pool.submit(group_run.work) for _ in range(group_run.at_once)]:
@@ -196,13 +199,16 @@ class _GroupRun:
         topic = batch.topic
         gaps = self.contracts.topics[topic].transactional or bool(plan.state and plan.state.compacted)
         epochs = plan.state.leader_epochs if plan.state else None
+        staging = ".".join(table_names.staging(topic))
         try:
-            done = retry_step(
-                self.context,
-                f"stage {topic}",
-                lambda: stage(self.context, batch, gaps_expected=gaps, leader_epochs=epochs),
-                on_retry=partial(self._record_retry, batch, None),
-            )
+            with self.context.meter.step(STAGE, staging, topic) as usage:
+                done = retry_step(
+                    self.context,
+                    f"stage {topic}",
+                    lambda: stage(self.context, batch, gaps_expected=gaps, leader_epochs=epochs),
+                    on_retry=partial(self._record_retry, batch, None),
+                )
+                usage.add_records(done.records)
         except Exception as error:
             log.error("stage   %s: %s", batch, error, exc_info=not isinstance(error, SluiceError))
             return error
@@ -225,13 +231,14 @@ class _GroupRun:
         name, last = contract.table, batches[-1]
         known = {b.seq: n for b in batches if (n := self._records.get((b.topic, b.seq))) is not None}
         try:
-            with self._tables[name]:
+            with self._tables[name], self.context.meter.step("publish", name, last.topic) as usage:
                 done = retry_step(
                     self.context,
                     f"publish {name}",
                     lambda: publish(self.context, contract, *batches, known_counts=known),
                     on_retry=partial(self._record_retry, last, name),
                 )
+                usage.add_records(sum(each.records for each in done.counts.values()))
         except Exception as error:
             if len(batches) > 1 and isinstance(error, TerminalError):
                 log.info(

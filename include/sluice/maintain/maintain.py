@@ -19,9 +19,10 @@ from typing import Any, assert_never
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
+from sluice.batch import STEP
 from sluice.contract.folder import Contracts
 from sluice.errors import SluiceError
-from sluice.iceberg import refs, tables
+from sluice.iceberg import refs, snapshots, tables
 from sluice.ingest.context import Context
 from sluice.ledger import maintenance_table
 from sluice.ledger.maintenance_table import Action, ActionResult, LastCleanup
@@ -97,7 +98,8 @@ def maintain_tables(run: MaintenanceRun, names: Sequence[str], *, deadline: floa
             unrecorded = []
         except CommitFailedException as error:  # the action itself is committed, and the next tables wait
             log.warning("%s %s: recorded with the next table: %s", action, target.name, error)
-        result = _run_with_retries(target, action, partial(_maintain_table, run, target, cleanups))
+        with run.context.meter.step(str(action), target.name):
+            result = _run_with_retries(target, action, partial(_maintain_table, run, target, cleanups))
         log.log(logging.ERROR if result.failed else logging.INFO, "%s %s: %s", action, target.name, result.summary)
         results.append(result)
         unrecorded.append(result)
@@ -165,7 +167,14 @@ def _maintain_table(
     else:
         assert_never(run.action)
     result.result = json.dumps(done | {"id": str(table.metadata.table_uuid)}, separators=(",", ":"))
-    result.after = file_stats.measure_head(catalog.load_table(target.identifier))
+    after = catalog.load_table(target.identifier)
+    result.after = file_stats.measure_head(after)
+    before = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+    for snapshot in snapshots.ancestors(after.metadata):
+        if snapshot.snapshot_id in before:
+            break
+        if snapshots.summary(snapshot).get(STEP) is None:  # not of a run that publishes meanwhile
+            run.context.meter.add_commit(snapshots.summary(snapshot))
 
 
 def _rewrite(

@@ -118,7 +118,7 @@ def list_targets(contracts: Contracts, names: Collection[str] = ()) -> list[Targ
     history = contracts.common.maintenance.history if contracts.common.maintenance else None
     found += [
         Target(own, TableKind.OWN, OWN_SETTINGS, history=history)
-        for own in (table_names.MAINTENANCE, table_names.QUALITY)
+        for own in (table_names.COSTS, table_names.MAINTENANCE, table_names.QUALITY)
     ]
     if unknown := sorted(set(names) - {s.name for s in found}):
         raise ConfigError(

@@ -27,6 +27,7 @@ from sluice.operate import rollback
 from sluice.operate.operator_input import Decision
 from sluice.operate.rollback_target import RestorePoint
 from sluice.plan.model import PlanInputs
+from sluice.usage.costs_table import Cost
 from tests.support import runbook
 from tests.support.backfills import (
     backfill_request,
@@ -81,13 +82,18 @@ def test_slices_share_an_application_and_a_blocked_one_stops_no_other(lake: Call
     assert {row["n"] for row in it.rows(table)} == {*range(10), *range(20, 40)}
 
     it.contract(table=table, limits={"records_per_batch": 10}, errors={"max_count": 100, "max_ratio": 1.0})
-    run_slices_of(it, tasks, seconds=0)
+    costs = {row.step: row for row in run_slices_of(it, tasks, seconds=0)}
     assert progress() == ([], [])
     it.assert_appended(table, without=[(0, 15)])
+    assert (costs["backfill"].table, costs["backfill"].records, costs["backfill"].commits) == (table, 10, 1)
+    assert costs["backfill"].cpu_seconds > 0 and costs["backfill"].bytes_added > 0
 
 
-def run_slices_of(it: Lake, tasks: list[SliceTask], *, seconds: float) -> None:
-    slice_run.run_slices(it.context("by hand"), it.contracts, it.admin, tasks, seconds=seconds)
+def run_slices_of(it: Lake, tasks: list[SliceTask], *, seconds: float) -> list[Cost]:
+    """Run slices; returns what they cost."""
+    context = it.context("by hand")
+    slice_run.run_slices(context, it.contracts, it.admin, tasks, seconds=seconds)
+    return context.meter.take_costs()
 
 
 def shown(it: Lake, request: Request) -> str:

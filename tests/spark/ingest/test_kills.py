@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from sluice.ledger.ledger_rows import LedgerState
 from sluice.ledger.maintenance_table import Action
 from sluice.ledger.offsets_table import Ledger
 from sluice.maintain import maintain
+from sluice.usage import costs_table
 from tests.spark.maintain.test_maintain import STRICT
 from tests.support import table_files
 from tests.support.killable_driver import SETTLE, StoppingJob, kill_driver, stopped_driver
@@ -68,7 +70,7 @@ def prepared(it: Lake) -> tuple[str, str]:
     it.create_topic(2)
     appended, merged = it.contract(errors={"max_ratio": 0.5}), it.contract(mode="upsert")
     it.send((n % 2, f"k{n % 20}", record(n)) for n in range(30))
-    it.run()
+    it.run(measure=True)
     it.send((n % 2, f"k{n % 30}", record(n)) for n in range(100, 180))
     # They delete rows of the one table, and are no rows for the other, which sets them apart.
     it.send((n % 2, f"k{n}", None) for n in range(3, 9))
@@ -118,6 +120,10 @@ def test_the_driver_is_killed_and_the_next_run_goes_on(
                 it.send((n % 2, f"k{n % 30}", record(n)) for n in range(220, 240))
             it.drain(names[point][0])
             check(it, *names[point])
+    # A killed application loses what it cost, and nothing of another's.
+    costs = costs_table.read_costs(it.catalog, datetime.now(UTC) - timedelta(days=1))
+    assert {each.topic for each in lakes.values()} <= {row.topic for row in costs if row.run_id != "killed"}
+    assert not {each.topic for each in lakes.values()} & {row.topic for row in costs if row.run_id == "killed"}
 
 
 def test_settle_is_killed_and_tried_again_or_given_up(

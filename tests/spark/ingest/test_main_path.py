@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -23,9 +24,12 @@ from sluice.ingest.publish import publish
 from sluice.ingest.stage import read_from_kafka, to_staging_rows
 from sluice.ingest.staged_batches import StagedBatches
 from sluice.kafka import broker, java_settings
+from sluice.ledger.ledger_rows import LedgerState
+from sluice.ledger.offsets_table import Ledger
 from sluice.offsets import OffsetRange
 from sluice.pages import quarantine_summary
 from sluice.plan.risk import RiskKind
+from sluice.usage import costs_table, process_cpu
 from tests.support import runbook
 from tests.support.faults import PausedCall, StepThread
 from tests.support.lake import COLUMNS, Lake, record
@@ -39,7 +43,9 @@ def test_appended_records_land_once_in_several_batches(lake: Callable[..., Lake]
     limits = {"records_per_batch": 100}
     table = it.contract(limits=limits, doc="All 'records'")
     it.send((n % 3, f"k{n}", record(n)) for n in range(250))
-    first = it.run()[table]
+    began, cpu = datetime.now(UTC), driver_cpu_seconds(it)
+    first = it.run(measure=True)[table]
+    cost_rows_match_what_was_done(it, table, began, driver_cpu_seconds(it) - cpu)
     assert (first["state"], first["records"], first["rejected"]) == ("published", 250, 0)
     assert first["batches"] == {it.topic: [1, 2, 3]}
     it.assert_appended(table)
@@ -62,6 +68,30 @@ def test_appended_records_land_once_in_several_batches(lake: Callable[..., Lake]
     raw = {staging.schema().find_field(name).field_id for name in ("key", "value")}
     bounds = [task.file.lower_bounds or {} for task in staging.scan().plan_files()]
     assert bounds and all(each and not raw & each.keys() for each in bounds)
+
+
+def driver_cpu_seconds(it: Lake) -> float:
+    """CPU seconds of the test's process and of its JVM."""
+    jvm = it.spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    return process_cpu.own_cpu_seconds() + process_cpu.read_cpu_seconds(jvm)
+
+
+def cost_rows_match_what_was_done(it: Lake, table: str, began: datetime, cpu: float) -> None:
+    rows = {row.step: row for row in costs_table.read_costs(it.catalog, began)}
+    assert sorted(rows) == ["application", "check", "publish", "stage"]
+    stage, published = rows["stage"], rows["publish"]
+    staging = it.catalog.load_table(table_names.staging(it.topic))
+    batches = [s for s in snapshots.ancestors(staging.metadata) if "sluice.batch-seq" in snapshots.summary(s)]
+    assert (stage.table, stage.topic, stage.times, stage.records) == (".".join(staging.name()), it.topic, 3, 250)
+    assert stage.bytes_added == sum(int(snapshots.summary(s)["added-files-size"]) for s in batches) > 0
+    assert (stage.commits, stage.files_added) == (3, len(staging.inspect.files()))
+    ledger = Ledger(it.catalog).rows({it.topic: 0}, (LedgerState.PUBLISHED,))
+    assert (published.table, published.records) == (table, sum(row.records or 0 for row in ledger))
+    assert published.bytes_read and published.catalog_calls > 0 and rows["application"].tables == 2
+    for row in (stage, published):
+        assert (row.executor_cpu_seconds or 0) > 0 and (row.driver_cpu_seconds or 0) > 0 and row.wall_seconds > 0
+    # What is counted for the steps and around them is no more than what the processes used.
+    assert 0 < sum(row.cpu_seconds for row in rows.values()) <= cpu + 0.05
 
 
 def test_upserts_and_tombstones_fold_the_log(lake: Callable[..., Lake]) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from sluice.operate.operator_input import Decision
 from sluice.operate.rollback_target import RestorePoint
 from sluice.plan import plan as planning
 from sluice.plan.model import PlanInputs
+from sluice.usage import costs_table
 from tests.support.faults import PausedCall
 from tests.support.lake import COLUMNS, Lake
 
@@ -68,6 +70,7 @@ def test_each_round_lands_what_came_since_the_last(lake: Callable[..., Lake], mo
     opened: list[object] = []
     new_session = SparkSession.newSession
     monkeypatch.setattr(SparkSession, "newSession", lambda self: opened.append(self) or new_session(self))
+    monkeypatch.setattr(rounds, "WRITE_EVERY_S", 0.0)
     appended, merged = it.contract(**SHORT), it.contract(mode="upsert", **SHORT)
     make_continuous(it, monkeypatch)
     it.send((n % 4 % 2, f"k{n % 4}", {"n": n}) for n in range(20))
@@ -87,6 +90,9 @@ def test_each_round_lands_what_came_since_the_last(lake: Callable[..., Lake], mo
     assert len(batches) >= 4
     closed = {r.batch_seq for r in ledger.rows({it.topic: 0}) if r.state == LedgerState.SETTLED}
     assert closed == batches, "each round closes its batches"
+    costs = costs_table.read_costs(it.catalog, datetime.now(UTC) - timedelta(hours=1), [appended])
+    assert sum(row.records or 0 for row in costs if row.table == appended and row.step == "publish") == 80
+    assert sum(row.times for row in costs if row.step == "application") >= len(batches)
 
     # The task that settles the run knows the plan of the first round alone.
     found = settle.settle(it.contracts.group(it.group), it.catalog, promised, run_id=RUN_ID)

@@ -17,6 +17,7 @@ from pyiceberg.manifest import DataFileContent
 
 from sluice.contract.settings import Maintenance
 from sluice.iceberg import compat, table_names
+from sluice.ingest.context import Context
 from sluice.ledger import maintenance_table
 from sluice.ledger.maintenance_table import Action, ActionResult
 from sluice.ledger.offsets_table import Ledger
@@ -41,10 +42,12 @@ def need(it: Lake, table: str) -> Assessment:
     )
 
 
-def rewrite(it: Lake, *names: str, action: Action = Action.REWRITE) -> dict[str, ActionResult]:
+def rewrite(
+    it: Lake, *names: str, action: Action = Action.REWRITE, context: Context | None = None
+) -> dict[str, ActionResult]:
     deadline = time.monotonic() + 600
     effects = maintain.maintain_tables(
-        maintain.MaintenanceRun(it.context("upkeep"), it.contracts, action), names, deadline=deadline
+        maintain.MaintenanceRun(context or it.context("upkeep"), it.contracts, action), names, deadline=deadline
     )
     assert {e.table: e.error for e in effects if e.error} == {}
     return {e.table: e for e in effects}
@@ -96,11 +99,13 @@ def test_many_delete_files_become_few(lake: Callable[..., Lake]) -> None:
     merged = it.contract(mode="upsert", maintenance=RARELY, properties={"write.delete.granularity": "partition"})
     tombstones(it, merged, 7)
     before = live_deletes(it, merged)
-    found = need(it, merged)
+    found, context = need(it, merged), it.context("upkeep")
     assert found.steps == ("deletes",), found
-    done = rewrite(it, merged)[merged]
+    done = rewrite(it, merged, context=context)[merged]
     assert done.state == "done"
     assert done.before and done.after
+    cost = next(row for row in context.meter.take_costs() if row.table == merged)
+    assert (cost.step, cost.commits, cost.files_removed) == ("rewrite_data_files", 1, len(before)) and cost.cpu_seconds
     assert done.after.delete_files < done.before.delete_files == len(before)
     assert done.after.data_files == done.before.data_files
     assert len(live_deletes(it, merged)) == done.after.delete_files <= 2
