@@ -48,6 +48,7 @@ ELSEWHERE = {
     "schema reject": ("tests/unit/evolve/test_evolve.py", 'sluice("schema", "reject", '),
     "tables": ("tests/system/cli/test_run.py", 'sluice("tables")'),
     "rehearse": ("tests/system/cli/test_rehearse.py", 'main.main(["rehearse", '),
+    "cost": ("tests/system/cli/test_run.py", 'sluice("cost", '),
     "doctor": ("tests/system/cli/test_doctor.py", 'main.main(["doctor", '),
 }
 # By page: the DAG whose form it describes.

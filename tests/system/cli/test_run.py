@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from sluice.cli import main
 from sluice.embedded import jars
 from sluice.embedded.home import REPOSITORY, cache_folder
 from sluice.embedded.java import find_java
+from sluice.usage import costs_table
 from tests.support import read_only
 from tests.support.light_lake import LightLake
 
@@ -85,6 +87,33 @@ def test_a_table_without_airflow(
     quarantined(light_lake, sluice)
     changed(light_lake, sluice)
     replayed(light_lake, sluice)
+    priced(light_lake, sluice, tmp_path, monkeypatch)
+
+
+def priced(lake: LightLake, sluice: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both applications, of the run and of the slice, have left what they cost, their start above all."""
+    rows = costs_table.read_costs(lake.catalog, datetime.now(UTC) - timedelta(hours=1))
+    by_application = {(row.application, row.step): row for row in rows}
+    assert {step for _, step in by_application} == {"application", "stage", "check", "publish", "backfill"}
+    start = by_application["sluice ingest events", "application"]
+    assert start.driver_cpu_seconds and start.driver_cpu_seconds > 2 and start.wall_seconds > 2
+    assert by_application["sluice ingest events", "stage"].records == 3 and sum(row.catalog_calls for row in rows) > 10
+    monkeypatch.delenv("SLUICE_PRICES", raising=False)
+    code, out, err = sluice("cost", "db.events", "--json")
+    assert code == 0, err
+    (day,) = json.loads(out)["days"][-1:]
+    assert day["price"] is None and day["cpu_seconds"] > 2 and day["records"] > 0
+    prices = folder / "prices.yaml"
+    monkeypatch.setenv("SLUICE_PRICES", str(prices))
+    prices.write_text("currency: EUR\nper_cpu_hour: 3600\n")
+    assert json.loads(sluice("cost", "--json")[1])["tables"]["db.events"]["price"] > 2
+    shown = sluice("cost", "db.events", "--days", "30")[1]
+    assert "EUR" in shown.splitlines()[0] and "typed db.events: " in shown and "EUR a month" in shown
+    code, _, err = sluice("cost", "db.events", "--what-if", "every=1m")
+    assert code == 3 and "1 measured runs with records; an estimate needs 8" in err
+    prices.write_text("currency: EUR\nper_cpu_hours: 1\n")
+    code, _, err = sluice("cost")
+    assert code == 3 and "prices.yaml:2: per_cpu_hours: unknown field (did you mean 'per_cpu_hour'?)" in err
 
 
 def quarantined(lake: LightLake, sluice: Run) -> None:

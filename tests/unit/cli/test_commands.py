@@ -32,6 +32,7 @@ FACTS = {
     "contract check",
     "contract diff",
     "contract test",
+    "cost",
     "doctor",
     "find",
     "gap accept",
