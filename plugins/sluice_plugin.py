@@ -19,7 +19,7 @@ from airflow.plugins_manager import AirflowPlugin
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import RedirectResponse
-from sluice_web import api, pages, timelines
+from sluice_web import api, costs, pages, timelines
 from sluice_web.answers import PREFIX
 from starlette.exceptions import HTTPException
 from starlette.middleware.base import RequestResponseEndpoint
@@ -47,6 +47,7 @@ app = FastAPI(
 )
 app.include_router(pages.router)
 app.include_router(timelines.router)
+app.include_router(costs.router)
 app.include_router(api.router)
 
 

@@ -45,7 +45,11 @@ def metrics(readable: Readable) -> Response:
     past = reading.read_history(status, until)
     if past.error:  # its last value is not current
         status = replace(status, unasked=[*{*status.unasked, CATALOG}])
-    text = pages_metrics.metrics_text(status, None if past.error else past.value, all_tables=reading.sees_all(readable))
+    costs = reading.feeds().last_day.get(wait=reading.FIRST_WAIT_S)
+    text = pages_metrics.metrics_text(
+        status, None if past.error else past.value, None if costs.error else costs.value,
+        all_tables=reading.sees_all(readable),
+    )  # fmt: skip
     return Response(text, media_type=pages_metrics.CONTENT_TYPE, headers=render.SECURITY_HEADERS)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from sluice.contract.folder import Contracts
     from sluice.errors import SluiceError
     from sluice.operate.dry_run import DryRun
+    from sluice.pages.cost import CostReading
     from sluice.pages.detail import TableDetail
     from sluice.pages.feed import Reading
     from sluice.pages.history import History
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from sluice.status.model import Status, TableStatus
     from sluice.status.readiness import ReadinessCheck
     from sluice.status.record_trace import RecordTrace
+    from sluice.usage.overview import DayFacts
 
 FIRST_WAIT_S = 0.2  # limit for the very first page after a start
 RECORD_WAIT_S = 3.0
@@ -177,6 +179,8 @@ class ReadingFeeds:
         self.runs: Feeds[dict[str, list[Trend]]] = Feeds(
             _lazy_reader("quality.trends", "read_run_trends"), slots=Slots()
         )
+        self.costs: Feeds[CostReading] = Feeds(_lazy_reader("cost", "read_cost"), fresh=MONTH_FRESH_S, slots=Slots())
+        self.last_day: Feed[Mapping[str, DayFacts]] = Feed(_lazy_reader("cost", "read_last_day"), fresh=MONTH_FRESH_S)
         self.histories: Feeds[History] = Feeds(_lazy_reader("history", "read_history"))
         self.groups: Feeds[History] = Feeds(_lazy_reader("history", "read_group_history"))
         # Read for those who ask for 30 days only, and seldom: the ledger of many tables takes a minute.

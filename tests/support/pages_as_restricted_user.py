@@ -24,6 +24,7 @@ from sluice.ledger import quality_table
 from sluice.ledger.maintenance_table import ActionResult
 from sluice.offsets import OffsetRange
 from sluice.operate.dry_run import DryRun
+from sluice.pages.cost import CostReading
 from sluice.pages.detail import TableDetail
 from sluice.pages.failed_runs import FailedRun
 from sluice.pages.feed import Reading
@@ -46,6 +47,8 @@ from sluice.status.model import (
 from sluice.status.open_work import OpenBatch, SliceStatus
 from sluice.status.readiness import ReadinessCheck
 from sluice.status.record_trace import Coordinates, Place, RecordTrace
+from sluice.usage.overview import CostFacts, DayFacts, StorageFacts
+from sluice.usage.prices import Prices
 
 NOW = datetime.now(UTC)
 EVENT_AT = NOW - timedelta(minutes=10)
@@ -85,6 +88,18 @@ OFFSETS = {0: OffsetRange(3, 9)}
 SHARED_TOPIC_MESSAGE = "Topic 't' is shared, and group is mine for db.mine, other for db.other."
 SHARED_FOLDER_MESSAGE = (
     "FolderSharedError: Files of other tables lie in this table's folder: db.other in s3://l/db.other, hr.x in s3"
+)
+COST = CostReading(
+    NOW,
+    CostFacts(
+        "db.mine",
+        NOW,
+        [DayFacts("2026-11-28", 3, 60, 7.5, {"application": 2.5, "publish": 5.0}, 900.0, 300.0, 4.0, 12.0, 0.75)],
+        [StorageFacts("typed", "db.mine", 5000, 1000, 2, 0.5)],
+        9,
+        "EUR",
+    ),
+    Prices(currency="EUR", per_cpu_hour=360.0, per_gb_month=0.02),
 )
 TRACE = RecordTrace(
     "db.mine",
@@ -261,6 +276,8 @@ def main() -> None:
         ),
         dry_runs=fixed_feed(DryRun([SHARED_TOPIC_MESSAGE], {"ranges": {"0": [3, 9]}})),
         records=fixed_feed(TRACE),
+        costs=fixed_feed(COST),
+        last_day=fixed_feed({f"db.{n}": COST.facts.days[0] for n in TABLE_NAMES if COST.facts}),
         reports=fixed_feed(f"<h1>What a run left</h1>{SHARED_TOPIC_MESSAGE}"),
     )
     reading.feeds = lambda: filled

@@ -16,6 +16,7 @@ from sluice.status.model import TableStatus
 from sluice.status.readiness import ReadinessCheck
 from sluice.status.record_trace import RecordTrace
 from sluice.status.timeline import TableAsOf
+from sluice.usage.overview import CostFacts
 
 COMPUTED_FIELDS = {
     "lag_records": {"anyOf": [{"type": "integer"}, {"type": "null"}], "title": "Lag Records"},
@@ -90,6 +91,7 @@ ANSWERS: Mapping[str, Any] = {
     "/api/tables/{name}/timeline": TableTimelineAnswer,
     "/api/tables/{name}/readiness": list[ReadinessAnswer],
     "/api/tables/{name}/record": RecordTrace,
+    "/api/tables/{name}/cost": CostFacts,
     "/api/tables/{name}/dry-run": DryRunAnswer,
     "/api/quality": dict[str, list[ExpectationAnswer]],
 }

@@ -66,12 +66,14 @@ class Track:
         links: per time the page of the table then.
         batches: per time how many batches there were; empty: the values hold until the next time.
         bar_s: the seconds of a bar that sums up batches.
+        counted: what a bar sums up, where these are not batches.
     """
 
     times: Sequence[float]
     links: Sequence[str]
     batches: Sequence[int] = ()
     bar_s: int | None = None
+    counted: str = "batches"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from sluice.pages.history import History
 from sluice.status import verdicts
 from sluice.status.events import Event
 from sluice.status.model import CATALOG, KAFKA, Status, TableStatus
+from sluice.usage.overview import DayFacts
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -46,6 +47,11 @@ METRICS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "age of the oldest record of the last batch when it was published, in seconds",
         (_TABLE,),
     ),
+    "table_last_day_cpu_seconds": (
+        "CPU seconds of drivers and executors for the table in the last 24 hours",
+        (_TABLE,),
+    ),
+    "table_last_day_files": ("data and delete files written for the table in the last 24 hours", (_TABLE,)),
     "ledger_rows": ("rows of the ledger; only for callers who may see every table", ()),
     "read_timestamp_seconds": ("time at which these metrics were read", ()),
     "unavailable": ("1: the source (kafka or catalog) did not answer, or only in part", ("source",)),
@@ -55,11 +61,14 @@ METRICS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 _LAST_BATCH = "table_last_batch_"
 
 
-def metrics_text(status: Status, history: History | None, *, all_tables: bool) -> bytes:
+def metrics_text(
+    status: Status, history: History | None, costs: Mapping[str, DayFacts] | None = None, *, all_tables: bool
+) -> bytes:
     """Format the tables' metrics in Prometheus' text format. Unknown values are left out, not reported as 0.
 
     Args:
         history: recent events; without them, the metrics of last batches are left out.
+        costs: what tables used in the last 24 hours; without them, these metrics are left out.
         all_tables: whether these are all tables; if not, the size of the ledger is left out.
     """
     registry = CollectorRegistry()
@@ -88,6 +97,7 @@ def metrics_text(status: Status, history: History | None, *, all_tables: bool) -
     if history:
         last = {name.removeprefix(_LAST_BATCH): each for name, each in gauges.items() if name.startswith(_LAST_BATCH)}
         _set_last_batches(last, {t.table for t in status.tables}, history.last)
+    _set_costs(gauges, {t.table for t in status.tables}, costs or {})
     if history and all_tables:
         gauge("ledger_rows").set(history.ledger_rows)
     return generate_latest(registry)
@@ -117,6 +127,13 @@ def _table_values(table: TableStatus) -> dict[str, float | None]:
             "table_freshness_kept": table.freshness_kept,
         }
     return values
+
+
+def _set_costs(gauges: Mapping[str, Gauge], names: set[str], costs: Mapping[str, DayFacts]) -> None:
+    for table, used in costs.items():
+        if table in names:
+            gauges["table_last_day_cpu_seconds"].labels(table).set(used.cpu_seconds)
+            gauges["table_last_day_files"].labels(table).set(used.files)
 
 
 def _set_last_batches(gauges: Mapping[str, Gauge], names: set[str], last: Iterable[Event]) -> None:

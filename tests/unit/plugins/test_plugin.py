@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,14 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]
     """What every address answers to somebody who may read one DAG of two."""
     asked = answered("pages_as_restricted_user.py", tmp_path_factory.mktemp("airflow"))
     return {at: (code, text) for at, (code, text) in asked.items()}
+
+
+def test_each_reader_that_a_feed_imports_late_exists() -> None:
+    text = (REPOSITORY / "plugins" / "sluice_web" / "reading.py").read_text("utf-8")
+    readers = re.findall(r'_lazy_reader\("([\w.]+)", "(\w+)"\)', text)
+    assert len(readers) > 8
+    for module, name in readers:
+        assert callable(getattr(import_module(f"sluice.pages.{module}"), name)), name
 
 
 def test_a_table_is_shown_to_those_alone_who_may_read_its_dag(found: dict[str, tuple[int, str]]) -> None:
@@ -214,6 +223,17 @@ def test_what_is_counted_over_all_tables_is_told_to_those_who_may_see_all(found:
     assert "sluice_ledger_rows" not in found["/metrics"][1]
 
 
+def test_a_table_has_a_page_of_what_it_cost(found: dict[str, tuple[int, str]]) -> None:
+    code, text = found["/tables/db.mine/cost"]
+    assert code == 200 and "/tables/db.mine/cost" in found["/tables/db.mine"][1]
+    for shown in ("2026-11-28", "7.5 s", "2.5 s", "0.7500 EUR", "5.0 kB", "0.5000 EUR", "last clean-up: 9."):
+        assert shown in text, shown
+    charts = json.loads(html.unescape(re.findall(r'data-charts="([^"]+)"', text)[0]))
+    cpu = charts["charts"][0]["series"]
+    assert [each["values"] for each in cpu] == [[5.0], [2.5]] and charts["tracks"][0]["batches"] == [3]
+    assert 'sluice_table_last_day_cpu_seconds{table="db.mine"} 7.5' in found["/metrics"][1]
+
+
 def test_what_is_not_of_now_is_said_to_be_so_while_a_reading_hangs(found: dict[str, tuple[int, str]]) -> None:
     why = "No answer for 9000 s."
     whole = json.loads(found["status hangs: /api/tables"][1])
@@ -267,7 +287,7 @@ def test_the_answers_are_what_the_description_says_of_them(found: dict[str, tupl
         assert answer, at
         jsonschema.validate(answer, {**shape, "components": described["components"]}, Draft202012Validator)
         checked += 1
-    assert checked == 8
+    assert checked == 9
 
 
 def test_the_description_says_what_is_answered_where_there_is_no_answer(found: dict[str, tuple[int, str]]) -> None:
@@ -279,7 +299,8 @@ def test_the_description_says_what_is_answered_where_there_is_no_answer(found: d
     of_table = ("401", "403", "404", "503")
     assert told == {
         **dict.fromkeys(("/metrics", "/api/tables", "/api/timeline", "/api/quality"), ("401", "403", "503")),
-        **dict.fromkeys(("/api/tables/{name}", "/api/tables/{name}/readiness", "/api/tables/{name}/record"), of_table),
+        "/api/tables/{name}": of_table,
+        **dict.fromkeys((f"/api/tables/{{name}}/{part}" for part in ("readiness", "record", "cost")), of_table),
         **dict.fromkeys((f"/api/tables/{{name}}/{part}" for part in ("timeline", "dry-run")), ("400", *of_table)),
     }
     # And it is so.

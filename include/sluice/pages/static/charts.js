@@ -36,7 +36,7 @@
     const held = track.batches.length === 0;
     // What holds at a time is the value before it, not the nearest.
     const heldAt = (i, at) => (!held || i == null || track.times[i] <= at ? i : i > 0 ? i - 1 : null);
-    const said = (at, i) => (track.bar_s && i != null ? `${exact.format(new Date((at - track.bar_s / 2) * 1000))}, ${track.batches[i].toLocaleString()} batches` : exact.format(new Date(at * 1000)));
+    const said = (at, i) => (track.bar_s && i != null ? `${exact.format(new Date((at - track.bar_s / 2) * 1000))}, ${track.batches[i].toLocaleString()} ${track.counted}` : exact.format(new Date(at * 1000)));
     const shown = chart.series.map((each) => each.values);
     // A stacked series is drawn from zero to the sum, beneath the one that it stands on.
     const sums = shown.map((values, n) => values.map((value, i) => (chart.series[n].stacked ? value && value + (shown[n - 1][i] ?? 0) : value) || null));
