@@ -43,6 +43,7 @@ def display_name(dag: str) -> str:
 
 
 ALERTS = dag_id("alerts")
+COMPARE = dag_id("compare")
 DOCTOR = dag_id("doctor")
 REHEARSE = dag_id("rehearse")
 WATCH_TABLES = dag_id("watch_tables")

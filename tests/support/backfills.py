@@ -55,24 +55,25 @@ def delete_rows(it: Lake, table: str, where: str) -> None:
     run_sql(it, table, f"DELETE FROM {{}} WHERE {where}")
 
 
-def delete_by_equality(it: Lake, table: str, key: str, partition: str) -> None:
+def delete_by_equality(it: Lake, table: str, key: str, partition: str = "", column: str = "key") -> None:
     """Delete rows with an equality delete file, as Flink writes them; Spark cannot, so Iceberg's Java API does it."""
     jvm = it.spark._jvm
     name = f"{it.context().catalog_name}.{table}"
     found = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(it.spark._jsparkSession, name)
     ids = it.spark.sparkContext._gateway.new_array(jvm.int, 1)
-    ids[0] = found.schema().findField("key").fieldId()
-    chosen = found.schema().select(["key"])
+    ids[0] = found.schema().findField(column).fieldId()
+    chosen = found.schema().select([column])
     parquet = jvm.org.apache.iceberg.FileFormat.PARQUET
     factory = jvm.org.apache.iceberg.data.GenericFileWriterFactory.Builder(found)
     factory = factory.dataFileFormat(parquet).deleteFileFormat(parquet)
     factory = factory.equalityFieldIds(ids).equalityDeleteRowSchema(chosen).build()
     location = found.locationProvider().newDataLocation(f"{uuid.uuid4()}.parquet")
     output = jvm.org.apache.iceberg.encryption.EncryptedFiles.plainAsEncryptedOutput(found.io().newOutputFile(location))
-    where = jvm.org.apache.iceberg.DataFiles.data(found.spec(), partition)
+    where = jvm.org.apache.iceberg.DataFiles.data(found.spec(), partition) if partition else None
     writer = factory.newEqualityDeleteWriter(output, found.spec(), where)
     row = jvm.org.apache.iceberg.data.GenericRecord.create(chosen)
-    row.setField("key", jvm.java.nio.ByteBuffer.wrap(key.encode()))
+    is_binary = chosen.findField(column).type().toString() == "binary"
+    row.setField(column, jvm.java.nio.ByteBuffer.wrap(key.encode()) if is_binary else key)
     writer.write(row)
     writer.close()
     found.newRowDelta().addDeletes(writer.toDeleteFile()).commit()

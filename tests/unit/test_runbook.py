@@ -37,6 +37,7 @@ ELSEWHERE = {
     "airflow setup": ("tests/system/cli/test_airflow_setup.py", 'run("sluice", "airflow", "setup", '),
     "backfill run": ("tests/system/cli/test_run.py", 'sluice("backfill", "run", '),
     "maintain run": ("tests/system/cli/test_run.py", 'sluice("maintain", "run", '),
+    "compare": ("tests/system/cli/test_run.py", 'sluice("compare", '),
     "contract init": ("tests/system/cli/test_contract_init.py", 'main.main(["contract", "init", '),
     "contract import": ("tests/unit/odcs/test_odcs.py", 'run("import", '),
     "contract export": ("tests/unit/odcs/test_odcs.py", 'run("export", '),

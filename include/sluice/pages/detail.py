@@ -26,7 +26,7 @@ from sluice.pages.quality.trends import MAX_BATCHES, Trend
 from sluice.pages.quarantine_summary import QuarantineSummary
 from sluice.pages.table_contract import TableContract
 from sluice.plan import resolve_topics, retention_warnings
-from sluice.status import readiness
+from sluice.status import pilot, readiness
 from sluice.status.readiness import ReadinessCheck
 
 if TYPE_CHECKING:
@@ -186,7 +186,14 @@ def _read(
         ),
         parts.read("versions", lambda: list(reversed(schemas_table.read_schema_rows(catalog, contract.table))), []),
         parts.read("maintenance", lambda: _list_effects(catalog, contract), []),
-        parts.read("readiness", lambda: readiness.check_table(active.contract, known, catalog, paused=paused), []),
+        parts.read(
+            "readiness",
+            lambda: [
+                *readiness.check_table(active.contract, known, catalog, paused=paused),
+                *pilot.check_pilot(active.contract, catalog),
+            ],
+            [],
+        ),
         active.text,
         active.version,
         active.difference,

@@ -102,7 +102,9 @@ def with_links(text: str) -> Markup:
 
 def _link_dag(found: re.Match[str]) -> str:
     dag = found[1]
-    if dag not in (*dag_ids.OPERATOR_DAGS, *dag_ids.MAINTENANCE_DAGS) and not dag.startswith(dag_ids.ingest_dag("")):
+    if dag not in (*dag_ids.OPERATOR_DAGS, *dag_ids.MAINTENANCE_DAGS, dag_ids.COMPARE) and not dag.startswith(
+        dag_ids.ingest_dag("")
+    ):
         return found[0]
     return f'DAG <a data-airflow-path="/dags/{quote(dag, safe="")}" href="#">{dag}</a>'
 

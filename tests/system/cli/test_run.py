@@ -1,4 +1,4 @@
-"""`run`, `tables`, `quarantine`, `contract diff`, `backfill run`, `maintain run`: without Airflow, on real services."""
+"""`run`, `tables`, `quarantine`, `contract diff`, `backfill run`, `maintain run`, `compare`: without Airflow."""
 
 from __future__ import annotations
 
@@ -88,6 +88,7 @@ def test_a_table_without_airflow(
     changed(light_lake, sluice)
     replayed(light_lake, sluice)
     priced(light_lake, sluice, tmp_path, monkeypatch)
+    compared(light_lake, sluice, tmp_path)
 
 
 def priced(lake: LightLake, sluice: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,3 +153,18 @@ def replayed(lake: LightLake, sluice: Run) -> None:
     assert slice_["snapshot_id"] and lake.catalog.load_table("db.events").scan().count() == 2
     code, out, _ = sluice("maintain", "run", "rewrite_data_files", "db.events")  # nothing is due: no JVM
     assert code == 0 and out.startswith("skipped  db.events: ")
+
+
+def compared(lake: LightLake, sluice: Run, folder: Path) -> None:
+    """Compare with a copy that lacks a row."""
+    rows = lake.catalog.load_table("db.events").scan().to_arrow()
+    report = folder / "report.html"
+    lake.catalog.create_table("db.old", rows.schema).append(rows.slice(0, 1))
+    code, out, err = sluice("compare", "db.events", "--with", "db.old", "--output", str(report), "--json")
+    assert code == 3, (out, err)
+    found = json.loads(out)
+    assert (found["equal"], found["only_ours"]["count"], found["theirs"]["rows"]) == (False, 1, 1)
+    assert found["verdict"] == "different: 1 key is missing in db.old"
+    assert found["verdict"] in report.read_text()
+    code, out, _ = sluice("decide", "db.events")
+    assert "Pilot 3: parallel run compared: with db.old at " in out and out.endswith("Add --yes to apply it.\n")

@@ -29,10 +29,12 @@ pytestmark = pytest.mark.unit
 FACTS = {
     "adopt",
     "at",
+    "compare",
     "contract check",
     "contract diff",
     "contract test",
     "cost",
+    "decide",
     "doctor",
     "find",
     "gap accept",
@@ -98,6 +100,7 @@ def test_only_what_is_done_by_hand_asks_for_a_reason() -> None:
     assert by_hand == {
         "gap accept", "publish-blocked", "rollback", "schema", "backfill run", "ledger retire-consumer", "adopt",
         "topic moved", "rename", "catalog register",
+        "decide",
     }  # fmt: skip
     assert {name for name, parser in COMMANDS.items() if "--yes" in parser._option_string_actions} == by_hand
     for name in by_hand:

@@ -19,7 +19,7 @@ from sluice.ledger import maintenance_table, pilot_table
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState
 from sluice.ledger.offsets_table import Ledger
 from sluice.ledger.pilot_table import PilotRow, Stage
-from sluice.status import readiness
+from sluice.status import pilot, readiness
 
 pytestmark = pytest.mark.unit
 
@@ -209,3 +209,49 @@ def test_without_a_login_nobody_is_kept_out() -> None:
     assert closed.evidence.endswith("(SimpleAuthManager); you may trigger ingest_g; you may not trigger rollback")
     opened = readiness.check_access("g", "SimpleAuthManager", {"ingest_g": True}, anybody=True)
     assert opened.ready is False and opened.evidence.startswith("anybody") and opened.step
+
+
+def test_the_stages_of_a_pilot_come_from_what_was_recorded(catalog, tmp_path) -> None:
+    bare = contracts(tmp_path).table(NAME)
+
+    def stages(contract: Contract = bare) -> dict[str, readiness.ReadinessCheck]:
+        return {line.subject.rpartition(": ")[2]: line for line in pilot.check_pilot(contract, catalog)}
+
+    (before,) = stages().values()
+    assert (before.subject, before.ready) == ("Pilot", None)
+    side = {"rows": 5, "interval_seconds": 60.0, "delay_seconds": 90.0}
+    facts = {"with": "old.t", "ours": side, "theirs": side}
+    at = [NOW + timedelta(minutes=n) for n in range(6)]
+    rows = [
+        PilotRow(NAME, Stage.COMPARED, False, "different: 1 key", facts, at=at[0]),
+        PilotRow(NAME, Stage.COMPARED, True, "equal: 5 rows", facts, at=at[1]),
+        PilotRow(NAME, Stage.REHEARSED, False, "kill failed: rows were lost", {"scenario": "kill"}, at=at[2]),
+        PilotRow(NAME, Stage.REHEARSED, True, "rollback passed", {"scenario": "rollback"}, at=at[3]),
+        PilotRow(NAME, Stage.REHEARSED, True, "skipped", {"scenario": "outage", "state": "skipped"}, at=at[3]),
+    ]
+    pilot_table.record(catalog, *rows)
+    found = stages()
+    assert {name: line.ready for name, line in found.items()} == {
+        "baseline recorded": True, "contract defined": False, "parallel run compared": True,
+        "failures rehearsed": False, "decision": False,
+    }  # fmt: skip
+    assert found["baseline recorded"].evidence.endswith(": 5 rows, a commit every 60s, 90s after its newest value")
+    assert found["contract defined"].step == "Add `freshness:` to the contract."
+    assert found["parallel run compared"].evidence.endswith("equal: 5 rows; 1 of 2 comparisons found them equal")
+    assert found["failures rehearsed"].evidence.endswith("kill, rollback; not as expected: kill failed: rows were lost")
+
+    expectation = {"type": "expect_column_values_to_not_be_null", "column": "id"}
+    full = contracts(tmp_path, freshness="1h", expectations=[expectation]).table(NAME)
+    grown(catalog, full, 1)
+    pilot_table.record(
+        catalog,
+        PilotRow(NAME, Stage.COMPARED, True, "equal: 0 rows", {**facts, "ours": {"rows": 0}}, at=at[4]),
+        PilotRow(NAME, Stage.REHEARSED, True, "as expected", {"scenario": "kill"}, at=at[4]),
+        PilotRow(NAME, Stage.DECIDED, True, "relied on", who="eve", why="a good week", at=at[5]),
+    )
+    found = stages(full)
+    assert [line.ready for line in found.values()] == [True, True, False, True, True]
+    assert found["parallel run compared"].step, "an empty window proves nothing"
+    assert found["decision"].evidence.startswith("relied on, decided by eve at ")
+    pilot_table.record(catalog, PilotRow(NAME, Stage.DECIDED, False, "not relied on", at=NOW + timedelta(hours=1)))
+    assert stages(full)["decision"].ready is False

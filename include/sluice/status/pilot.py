@@ -1,0 +1,97 @@
+"""The five stages of a table's pilot, as readiness checks: is it proved beside what it replaces?
+
+In: the contract, the table, and the rows of `sluice.pilot`. Out: one check per stage; a single one before it begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sluice import dag_ids
+from sluice.contract.contract import Contract
+from sluice.iceberg import table_names, tables
+from sluice.iceberg.active_contract import ContractVersion
+from sluice.ledger import pilot_table
+from sluice.ledger.pilot_table import PilotRow, Stage
+from sluice.status.readiness import ReadinessCheck
+from sluice.status.text import counted, duration, utc_text
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+BASELINE, CONTRACT, COMPARED, REHEARSED, DECISION = (
+    f"Pilot {number}: {name}"
+    for number, name in enumerate(
+        ("baseline recorded", "contract defined", "parallel run compared", "failures rehearsed", "decision"), 1
+    )
+)
+COMPARE = f"Compare it with the table that it is to replace: `sluice compare`, or DAG {dag_ids.COMPARE}."
+
+
+def check_pilot(contract: Contract, catalog: Catalog) -> list[ReadinessCheck]:
+    """Return a check per stage; before a first comparison, rehearsal or decision, one for all."""
+    rows = pilot_table.read(catalog, contract.table)
+    if not rows:
+        return [ReadinessCheck("Pilot", None, "no comparison, rehearsal or decision is recorded", COMPARE)]
+    by_stage = {stage: [row for row in rows if row.stage is stage] for stage in Stage}
+    return [
+        _check_baseline(by_stage[Stage.COMPARED]),
+        _check_contract(contract, catalog),
+        _check_comparison(by_stage[Stage.COMPARED]),
+        _check_rehearsals(by_stage[Stage.REHEARSED]),
+        _check_decision(by_stage[Stage.DECIDED]),
+    ]
+
+
+def _check_baseline(rows: Sequence[PilotRow]) -> ReadinessCheck:
+    """What the first comparison found of the other table."""
+    if not rows:
+        return ReadinessCheck(BASELINE, False, "no other table was compared", COMPARE)
+    first, found = rows[0], rows[0].evidence.get("theirs", {})
+    evidence = f"{first.evidence.get('with')} at {utc_text(first.at)}: {counted(found.get('rows'), 'row')}"
+    if (interval := found.get("interval_seconds")) is not None:
+        evidence += f", a commit every {duration(interval)}"
+    if (delay := found.get("delay_seconds")) is not None:
+        evidence += f", {duration(delay)} after its newest value"
+    return ReadinessCheck(BASELINE, True, evidence)
+
+
+def _check_contract(contract: Contract, catalog: Catalog) -> ReadinessCheck:
+    table = tables.load(catalog, table_names.typed(contract))
+    version = ContractVersion.from_table(table) if table else None
+    missing = [name for name in ("freshness", "expectations") if not getattr(contract, name)]
+    evidence = f"version {version.version}, owner {contract.owner}" if version else "the table stores no contract yet"
+    evidence += f"; without {' and '.join(missing)}" if missing else ""
+    step = f"Add `{missing[0]}:` to the contract." if missing else "" if version else "Let the next run publish."
+    return ReadinessCheck(CONTRACT, not step, evidence, step)
+
+
+def _check_comparison(rows: Sequence[PilotRow]) -> ReadinessCheck:
+    if not rows:
+        return ReadinessCheck(COMPARED, False, "never", COMPARE)
+    last = rows[-1]
+    evidence = f"with {last.evidence.get('with')} at {utc_text(last.at)}: {last.verdict}"
+    evidence += f"; {sum(row.ok for row in rows):,} of {counted(len(rows), 'comparison')} found them equal"
+    compared = last.ok and last.evidence.get("ours", {}).get("rows", 0) > 0
+    step = "" if compared else "Find the cause by the report's examples, and compare again."
+    return ReadinessCheck(COMPARED, compared, evidence, step)
+
+
+def _check_rehearsals(rows: Sequence[PilotRow]) -> ReadinessCheck:
+    """The last rehearsal of each scenario; one that was skipped proves nothing."""
+    last = {str(row.evidence.get("scenario")): row for row in rows if row.evidence.get("state") != "skipped"}
+    if not last:
+        return ReadinessCheck(REHEARSED, False, "never", "Rehearse failures on a copy of the table.")
+    failed = [row.verdict for row in last.values() if not row.ok]
+    evidence = f"{counted(len(last), 'scenario')}, last at {utc_text(rows[-1].at)}: {', '.join(last)}"
+    evidence += f"; not as expected: {'; '.join(failed)}" if failed else ""
+    return ReadinessCheck(REHEARSED, not failed, evidence, "Find the cause, and rehearse again." if failed else "")
+
+
+def _check_decision(rows: Sequence[PilotRow]) -> ReadinessCheck:
+    if not rows:
+        return ReadinessCheck(DECISION, False, "none", "Decide by `sluice decide`, with who and why on record.")
+    last = rows[-1]
+    evidence = f"{last.verdict}, decided by {last.who} at {utc_text(last.at)}: {last.why}"
+    return ReadinessCheck(DECISION, last.ok, evidence, "" if last.ok else "See the reason.")
