@@ -160,3 +160,24 @@ class BackfillOperator(JobOperator):
         except Exception as failure:  # noqa: BLE001 - the application's error is the one to show
             self.log.warning("The ledger could not be asked why slices failed: %s", type(failure).__name__)
             return False
+
+
+class CompareOperator(JobOperator):
+    """Runs `jobs/compare.py`.
+
+    Args:
+        asked: The request as JSON, and who asks.
+    """
+
+    template_fields = (*JobOperator.template_fields, "asked")
+
+    def __init__(self, *, group: str, settings: GroupSettings, asked: Any = None, **kwargs: Any) -> None:
+        command = ["compare.py", "--run-id={{ run_id }}"]
+        super().__init__(command=command, group=group, settings=settings, log=f"{group}-compare", **kwargs)
+        self.asked = asked
+
+    def execute(self, context: Any) -> None:
+        """Run the application."""
+        given = [f"--{name}={self.asked[name]}" for name in ("request", "who")]
+        self.application_args = [*(self.application_args or []), *given]
+        super().execute(context)

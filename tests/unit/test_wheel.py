@@ -66,7 +66,7 @@ apart = {"__main__", "cli", "demo", "doctor", "embedded", "odcs", "pages", "rehe
 for each in pkgutil.walk_packages(sluice.__path__, "sluice."):
     if each.name.split(".")[1] not in apart:
         importlib.import_module(each.name)
-for name in ("jobs.backfill", "jobs.ingest", "jobs.maintain", "confluent_kafka.schema_registry"):
+for name in ("jobs.backfill", "jobs.compare", "jobs.ingest", "jobs.maintain", "confluent_kafka.schema_registry"):
     importlib.import_module(name)
 for name in ("great_expectations", "grpc_tools", "google.protobuf", "ptars", "psycopg2", "sqlalchemy"):
     assert importlib.util.find_spec(name), name
@@ -183,9 +183,9 @@ def test_one_dag_file_far_from_any_checkout_has_all_dags(wheel: Path, tmp_path: 
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    names = ["accept_gap", "backfill", "doctor", "ingest_aviation", "publish_blocked", "rehearse", "review_schema"]
-    names += ["rollback"]
-    names += [f"maintain_{action}" for action in ("expire_snapshots", "remove_orphan_files", "rewrite_data_files")]
+    names = ["accept_gap", "backfill", "compare", "doctor", "ingest_aviation", "publish_blocked"]
+    actions = ("expire_snapshots", "remove_orphan_files", "rewrite_data_files")
+    names += ["rehearse", "review_schema", "rollback", *(f"maintain_{action}" for action in actions)]
     assert (found["errors"], found["dags"]) == ({}, sorted(f"sluice_{name}" for name in names))
     assert found["heavy"] == []
     assert (found["package"], found["plugin"]) == (str(target / "sluice" / "__init__.py"), "sluice")

@@ -20,7 +20,18 @@ from sluice.errors import ConfigError
 from sluice_airflow.dag_options import DagOptions
 from sluice_airflow.services import SparkService
 
-PARTS = ("ingest", "maintain", "backfill", "operate", "review_schema", "alerts", "doctor", "rehearse", "watch")
+PARTS = (
+    "ingest",
+    "maintain",
+    "backfill",
+    "operate",
+    "review_schema",
+    "alerts",
+    "compare",
+    "doctor",
+    "rehearse",
+    "watch",
+)
 """The modules of this package; each makes DAGs from the contracts."""
 _OPERATE = (dag_ids.ACCEPT_GAP, dag_ids.PUBLISH_BLOCKED, dag_ids.ROLLBACK)
 

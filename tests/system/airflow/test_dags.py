@@ -68,6 +68,24 @@ def test_a_run_is_green_and_its_event_tells_offsets_and_snapshot(stack):
     assert "SparkContext" in Path(stack.env["SLUICE_HOME"], "logs", "spark-plain.log").read_text()
 
 
+@only_thorough("tests/system/cli/test_run.py")
+def test_a_comparison_leaves_its_verdict_and_a_report_and_fails_if_asked(stack):
+    stack.send("plain.orders", make_records(0, 10))
+    assert stack.finish("plain", stack.start("plain"))[0] == "success"
+    rows = stack.catalog.load_table("plain.orders").scan().to_arrow()
+    stack.catalog.create_table("plain.old", rows.schema).append(rows.slice(1))
+    form = {"table": "plain.orders", "other": "plain.old", "ignore": ["_kafka_timestamp"]}
+    state, tasks, log = stack.run_dag("compare", "verdict", **form)
+    assert (state, tasks["check"], tasks["spark_plain"]) == ("success", "success", "success"), (tasks, log)
+    assert {s for name, s in tasks.items() if name.startswith("spark_") and name != "spark_plain"} == {"skipped"}
+    assert "different: 1 key is missing in plain.old" in log
+    (report,) = Path(stack.env["SLUICE_REPORTS"].removeprefix("file://")).glob("plain_orders_*/compare_*.html")
+    assert "1 key is missing in plain.old" in report.read_text()
+    state, tasks, log = stack.run_dag("compare", "verdict", **form, fail_on_difference=True)
+    assert (state, tasks["verdict"]) == ("failed", "failed"), (tasks, log)
+    assert "plain.orders and plain.old are different: 1 key is missing in plain.old" in log
+
+
 def test_airflow_runs_on_postgresql(stack):
     if stack.database is None:
         pytest.skip("no PostgreSQL here, so Airflow was tried on SQLite ONLY: apt-get install postgresql")

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 
 BUILD = "from sluice_airflow import dags\ndags.build(globals(), {})\n"
 NAMES = (
-    *("accept_gap", "alerts", "backfill", "doctor", "ingest_crm", "ingest_shop"),
+    *("accept_gap", "alerts", "backfill", "compare", "doctor", "ingest_crm", "ingest_shop"),
     *("maintain_expire_snapshots", "maintain_remove_orphan_files", "maintain_rewrite_data_files"),
     *("publish_blocked", "rehearse", "review_schema", "rollback"),
 )

@@ -125,7 +125,7 @@ def test_the_dag_of_the_repository_is_short_and_readable(airflow_env):
     found = run_in_airflow(LOAD, airflow_env)
     assert found["errors"] == {}
     assert {*found["dags"]} == {
-        *("ingest_aviation", dag_ids.DOCTOR, dag_ids.REHEARSE),
+        *("ingest_aviation", dag_ids.COMPARE, dag_ids.DOCTOR, dag_ids.REHEARSE),
         *dag_ids.OPERATOR_DAGS,
         *dag_ids.MAINTENANCE_DAGS,
     }
@@ -734,7 +734,16 @@ def test_a_broken_contract_is_shown_and_stops_no_other_group(airflow_env, contra
     broken = contracts / "shop.orders.yaml"
     broken.write_text(broken.read_text() + "colour: red\n")
     found = run_in_airflow(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
-    by_hand = ["accept_gap", "backfill", "doctor", "publish_blocked", "rehearse", "review_schema", "rollback"]
+    by_hand = [
+        "accept_gap",
+        "backfill",
+        "compare",
+        "doctor",
+        "publish_blocked",
+        "rehearse",
+        "review_schema",
+        "rollback",
+    ]
     assert sorted(n for n in found["dags"] if not n.startswith("maintain_")) == sorted(["ingest_crm", *by_hand])
     ((file, text),) = found["errors"].items()
     assert file.endswith("contracts_check.py")
@@ -1305,3 +1314,61 @@ def test_the_doctor_says_what_a_task_lacks_and_its_next_step(airflow_env, contra
     assert bad.endswith("Next step: Create or correct the connections as docs/connect/platform.md shows.")
     assert found["failed"][0].startswith("Not well: airflow. Next step: Create or correct the connections")
     assert found["failed"][1].startswith("No check is named contacts. The checks are versions, java,")
+
+
+COMPARE = """
+import json, sys
+from types import SimpleNamespace
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.dag_processing.dagbag import DagBag
+from sluice.iceberg import catalog
+from sluice.ledger import pilot_table
+
+dag = DagBag(dag_folder=sys.argv[1], bundle_name="dags").dags["compare"]
+given = {name: param.value for name, param in dag.params.items()} | json.loads(sys.argv[2])
+pushed, run = {}, SimpleNamespace(triggering_user_name="eve")
+ti = SimpleNamespace(xcom_push=pushed.__setitem__)
+check = dag.get_task("check").python_callable
+next_tasks = check(params=given, dag_run=run, ti=ti)
+operator = dag.get_task("spark_crm")
+rows = [
+    pilot_table.PilotRow("crm.people", pilot_table.Stage.COMPARED, ok, text, run_id=run_id)
+    for ok, text, run_id in ((True, "equal: 3 rows, 2 columns", "r1"), (False, "different: 1 key", "r2"))
+]
+with catalog.load() as opened:
+    pilot_table.record(opened, *rows)
+verdict, failed = dag.get_task("verdict").python_callable, []
+told = [verdict(params=given | {"fail_on_difference": fail}, run_id=r) for fail, r in ((True, "r1"), (False, "r2"))]
+for function, values in (
+    (verdict, {"params": given | {"fail_on_difference": True}, "run_id": "r2"}),
+    (verdict, {"params": given, "run_id": "r3"}),
+    (check, {"params": given | {"tolerance": {"id": 1}, "ignore": ["id"]}, "dag_run": run, "ti": ti}),
+):
+    try:
+        function(**values)
+    except AirflowFailException as error:
+        failed.append(str(error))
+print(json.dumps({
+    "next": next_tasks, "asked": pushed["asked"], "told": told, "failed": failed, "params": list(dag.params),
+    "pool": operator.pool, "downstream": sorted(operator.downstream_task_ids), "tags": sorted(dag.tags),
+}))
+"""
+
+
+def test_a_comparison_is_asked_for_by_a_form_and_fails_on_differences_if_asked(airflow_env, contracts, tmp_path):
+    form = {"table": "crm.people", "other": "old.people", "since": "2026-11-29T12:00:00Z", "tolerance": {"n": 0.1}}
+    lake = {"TYPE": "sql", "URI": f"sqlite:///{tmp_path}/lake.db", "WAREHOUSE": f"file://{tmp_path}"}
+    given = {**airflow_env, "SLUICE_CONTRACTS": str(contracts)}
+    given |= {f"PYICEBERG_CATALOG__LAKE__{name}": value for name, value in lake.items()}
+    found = run_in_airflow(COMPARE, given, str(DAGS / "compare.py"), json.dumps(form))
+    assert found["next"] == ["spark_crm", "verdict"]
+    assert found["asked"]["who"] == "eve"
+    asked = json.loads(found["asked"]["request"])
+    assert (asked["other"], asked["since"], asked["tolerance"]) == ("old.people", "2026-11-29T12:00:00Z", {"n": "0.1"})
+    assert found["told"] == ["equal: 3 rows, 2 columns", "different: 1 key"]
+    differs, silent, wrong = found["failed"]
+    assert differs == "crm.people and old.people are different: 1 key"
+    assert silent == "The application has ended, and wrote no verdict into sluice.pilot."
+    assert wrong.startswith("column 'id' is ignored, and has a tolerance.")
+    assert (found["pool"], found["downstream"], found["tags"]) == ("sluice_spark", ["verdict"], ["by hand", "sluice"])
+    assert found["params"][:2] == ["table", "other"] and found["params"][-1] == "fail_on_difference"
