@@ -6,6 +6,7 @@ In: the contract, the table, and the rows of `sluice.pilot`. Out: one check per 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from sluice import dag_ids
@@ -14,7 +15,8 @@ from sluice.iceberg import table_names, tables
 from sluice.iceberg.active_contract import ContractVersion
 from sluice.ledger import pilot_table
 from sluice.ledger.pilot_table import PilotRow, Stage
-from sluice.status.readiness import ReadinessCheck
+from sluice.status import rehearsed
+from sluice.status.readiness import MAX_DRILL_AGE, ReadinessCheck
 from sluice.status.text import counted, duration, utc_text
 
 if TYPE_CHECKING:
@@ -30,16 +32,16 @@ COMPARE = f"Compare it with the table that it is to replace: `sluice compare`, o
 
 
 def check_pilot(contract: Contract, catalog: Catalog) -> list[ReadinessCheck]:
-    """Return a check per stage; before a first comparison, rehearsal or decision, one for all."""
-    rows = pilot_table.read(catalog, contract.table)
+    """Return a check per stage; before the first comparison or decision, one for all."""
+    rows = [row for row in pilot_table.read(catalog, contract.table) if row.stage is not Stage.REHEARSED]
     if not rows:
-        return [ReadinessCheck("Pilot", None, "no comparison, rehearsal or decision is recorded", COMPARE)]
+        return [ReadinessCheck("Pilot", None, "no comparison and no decision is recorded", COMPARE)]
     by_stage = {stage: [row for row in rows if row.stage is stage] for stage in Stage}
     return [
         _check_baseline(by_stage[Stage.COMPARED]),
         _check_contract(contract, catalog),
         _check_comparison(by_stage[Stage.COMPARED]),
-        _check_rehearsals(by_stage[Stage.REHEARSED]),
+        _check_rehearsals(contract, catalog),
         _check_decision(by_stage[Stage.DECIDED]),
     ]
 
@@ -78,15 +80,10 @@ def _check_comparison(rows: Sequence[PilotRow]) -> ReadinessCheck:
     return ReadinessCheck(COMPARED, compared, evidence, step)
 
 
-def _check_rehearsals(rows: Sequence[PilotRow]) -> ReadinessCheck:
-    """The last rehearsal of each scenario; one that was skipped proves nothing."""
-    last = {str(row.evidence.get("scenario")): row for row in rows if row.evidence.get("state") != "skipped"}
-    if not last:
-        return ReadinessCheck(REHEARSED, False, "never", "Rehearse failures on a copy of the table.")
-    failed = [row.verdict for row in last.values() if not row.ok]
-    evidence = f"{counted(len(last), 'scenario')}, last at {utc_text(rows[-1].at)}: {', '.join(last)}"
-    evidence += f"; not as expected: {'; '.join(failed)}" if failed else ""
-    return ReadinessCheck(REHEARSED, not failed, evidence, "Find the cause, and rehearse again." if failed else "")
+def _check_rehearsals(contract: Contract, catalog: Catalog) -> ReadinessCheck:
+    ready, evidence = rehearsed.read_rehearsal(catalog, contract.table, datetime.now(UTC), MAX_DRILL_AGE)
+    step = "" if ready else rehearsed.STEP.format(dag=dag_ids.REHEARSE)
+    return ReadinessCheck(REHEARSED, ready, evidence, step)
 
 
 def _check_decision(rows: Sequence[PilotRow]) -> ReadinessCheck:
