@@ -19,10 +19,9 @@ TESTS ?=
 ifeq ($(origin SPARK),command line)
 export SLUICE_SPARK_MASTER := $(SPARK)
 endif
-# Tests of backfill, schema changes, maintenance and operations.
-OPERATIONS := $(patsubst %,tests/spark/%,backfill/test_backfill.py backfill/test_races.py evolve ingest/test_kills.py maintain operate)
-# Spark tests that run with the tests without Spark, so that the three parts take about as long.
-BESIDE := $(patsubst %,tests/spark/%,iceberg/test_catalogs.py ingest/test_property.py)
+# Tests of backfill, schema changes, maintenance, operations and catalogs: about half of the Spark tests.
+OPERATIONS := $(patsubst %,tests/spark/%,backfill/test_backfill.py backfill/test_races.py evolve iceberg/test_catalogs.py ingest/test_kills.py \
+  ingest/test_property.py maintain operate)
 # Tests that run on a standalone cluster too: executors are other processes, which get the package and the jars.
 ON_A_CLUSTER := $(patsubst %,tests/spark/%,formats/test_formats.py formats/test_decode.py ingest/test_main_path.py \
   ingest/test_expectations.py kafka/test_registry.py maintain/test_maintain.py backfill/test_backfill.py backfill/test_refusals.py \
@@ -60,10 +59,10 @@ status: setup ## show the stack's services, their addresses and their state
 test: setup-dev jars style ## run lint, types and all tests; TESTS=tests/unit selects some
 ifeq ($(TESTS),)
 	@# Three parts of about the same length at once: each often waits for Airflow, a driver or a commit.
-	@beside=$$(mktemp -d); echo "types, tests/unit, tests/system, $(BESIDE) and $(OPERATIONS) run in the background; their output is in $$beside, and is shown at the end"; \
-	{ $(VENV)/bin/mypy && $(RUN) -m pytest tests/unit tests/system $(BESIDE); } >"$$beside/1" 2>&1 & first=$$!; \
+	@beside=$$(mktemp -d); echo "types, tests/unit, tests/system and $(OPERATIONS) run in the background; their output is in $$beside, and is shown at the end"; \
+	{ $(VENV)/bin/mypy && $(RUN) -m pytest tests/unit tests/system; } >"$$beside/1" 2>&1 & first=$$!; \
 	$(RUN) -m pytest $(OPERATIONS) >"$$beside/2" 2>&1 & second=$$!; \
-	code=0; $(RUN) -m pytest tests/spark $(BESIDE:%=--ignore=%) $(OPERATIONS:%=--ignore=%) || code=$$?; \
+	code=0; $(RUN) -m pytest tests/spark $(OPERATIONS:%=--ignore=%) || code=$$?; \
 	wait $$first || code=$$?; wait $$second || code=$$?; \
 	cat "$$beside/1" "$$beside/2"; rm -r "$$beside"; exit $$code
 else
