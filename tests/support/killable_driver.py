@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import pyspark
 from sluice import jvm
 from sluice.embedded import class_archive
 from sluice.embedded.home import REPOSITORY
+from sluice.rehearse.table_copy import kill_group
 from tests.support.lake import Lake
 
 SETTLE = "tests.support.settle_program"
@@ -114,20 +114,4 @@ def running_driver(lake_folder: Path, *jobs: StoppingJob) -> Iterator[tuple[subp
         try:
             yield process, out
         finally:
-            kill_driver(process)
-
-
-def kill_driver(process: subprocess.Popen[bytes]) -> None:
-    """Kill the driver and its JVM, and wait until both have ended."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.wait(20)
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        try:
-            os.killpg(process.pid, 0)
-        except (ProcessLookupError, PermissionError):
-            return
-        time.sleep(0.05)
+            kill_group(process)

@@ -206,7 +206,7 @@ class TableCopy:
             try:
                 yield process, read
             finally:
-                _kill(process)
+                kill_group(process)
 
     def load(self) -> Table | None:
         """The typed table; None where it does not exist."""
@@ -271,17 +271,17 @@ class TableCopy:
         return json.dumps(found, sort_keys=True)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the command and what it started."""
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that has a group of its own, with what it started, and wait until all have ended."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         return
     process.wait(30)
-    until = time.monotonic() + 10
+    until = time.monotonic() + 20
     while time.monotonic() < until:
         try:
             os.killpg(process.pid, 0)
-        except ProcessLookupError:
+        except (ProcessLookupError, PermissionError):
             return
         time.sleep(0.05)

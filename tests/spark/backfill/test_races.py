@@ -20,6 +20,7 @@ from sluice.ledger.ledger_rows import LedgerState
 from sluice.ledger.maintenance_table import Action
 from sluice.ledger.offsets_table import Ledger
 from sluice.ledger.slices import Origin
+from sluice.rehearse.table_copy import kill_group
 from tests.spark.maintain.test_maintain import STRICT, good
 from tests.spark.maintain.test_maintain import run as maintained
 from tests.support import table_files
@@ -33,7 +34,7 @@ from tests.support.backfills import (
     run_slices,
 )
 from tests.support.faults import PausedCall, StepThread
-from tests.support.killable_driver import StoppingJob, kill_driver, stopped_driver
+from tests.support.killable_driver import StoppingJob, stopped_driver
 from tests.support.lake import Lake
 from tests.support.thorough import usual
 
@@ -251,7 +252,7 @@ def test_a_slice_is_killed_and_goes_on_when_it_runs_again(
         jobs.append(StoppingJob(it, point, "jobs.backfill", arguments))
         killed.append((it, table, found, other))
     with stopped_driver(lake_folder, *jobs) as process:
-        kill_driver(process)
+        kill_group(process)
     for point, (it, table, found, other) in zip(KILLED_AT, killed, strict=True):
         with subtests.test(point):
             # The outcome tells what is true, and takes the branch of the killed attempt away.

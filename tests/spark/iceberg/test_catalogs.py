@@ -35,13 +35,14 @@ from sluice.ingest.stage import stage
 from sluice.ledger.maintenance_table import Action
 from sluice.maintain import remove_orphans
 from sluice.maintain import targets as maintained
+from sluice.rehearse.table_copy import kill_group
 from sluice.status import status
 from tests.spark.evolve import test_evolve as evolution
 from tests.spark.ingest.test_races import moves_main
 from tests.spark.maintain import test_maintain as upkeep
 from tests.spark.operate.test_rollback import act, check_refs, look
 from tests.support.faults import PausedCall, StepThread, by_run, lose_commit
-from tests.support.killable_driver import StoppingJob, kill_driver, stopped_driver
+from tests.support.killable_driver import StoppingJob, stopped_driver
 from tests.support.lake import COLUMNS, Lake, record
 from tests.support.services.catalogs import CATALOGS, TOKEN_LIFE_S, RunningCatalog
 from tests.support.services.hive import DefaultHiveMetastore
@@ -208,7 +209,7 @@ def killed(it: Lake, lake_folder: Path, secrets: tuple[str, ...]) -> None:
                 told += " ".join(each.cmdline())
         assert "spark-submit" in told or "SparkSubmit" in told
         assert not [secret for secret in (*secrets, "jdbc.password") if secret in told]
-        kill_driver(process)
+        kill_group(process)
     assert not it.plan().topics[it.topic].to_stage
 
 

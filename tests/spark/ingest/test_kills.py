@@ -25,10 +25,11 @@ from sluice.ledger.ledger_rows import LedgerState
 from sluice.ledger.maintenance_table import Action
 from sluice.ledger.offsets_table import Ledger
 from sluice.maintain import maintain
+from sluice.rehearse.table_copy import kill_group
 from sluice.usage import costs_table
 from tests.spark.maintain.test_maintain import STRICT
 from tests.support import table_files
-from tests.support.killable_driver import SETTLE, StoppingJob, kill_driver, stopped_driver
+from tests.support.killable_driver import SETTLE, StoppingJob, stopped_driver
 from tests.support.lake import Lake, record
 from tests.support.thorough import only_thorough, usual
 
@@ -112,7 +113,7 @@ def test_the_driver_is_killed_and_the_next_run_goes_on(
         uncommitted(it, table_names.staging(it.topic))
         if (point := "publish: files written") in lakes:
             uncommitted(lakes[point], names[point][0])
-        kill_driver(process)
+        kill_group(process)
     for point, it in (lakes | in_rounds).items():
         with subtests.test(point):
             if point in ("planned", "published", "before the ledger", "after the ledger") or point in in_rounds:
@@ -152,7 +153,7 @@ def test_settle_is_killed_and_tried_again_or_given_up(
         for case, it in cases.items()
     ]
     with stopped_driver(lake_folder, *jobs) as process:
-        kill_driver(process)
+        kill_group(process)
     for case, it in cases.items():
         with subtests.test(str(case)):
             if case != given_up:
@@ -194,7 +195,7 @@ def test_maintenance_is_killed_and_the_next_run_of_it_goes_on(
     time.sleep(1.1)
     with stopped_driver(lake_folder, *jobs) as process:
         uncommitted(lakes["rewrite: files written"], names["rewrite: files written"][0])
-        kill_driver(process)
+        kill_group(process)
     for point, it in lakes.items():
         with subtests.test(point):
             appended, merged, _ = names[point]
@@ -248,7 +249,7 @@ def test_a_kill_half_way_through_removing_files_costs_no_file_that_is_needed(
     there = table_files.files_on_disk(it.catalog.load_table(appended))
     arguments = ("--action", action, "--tables", json.dumps([appended]))
     with stopped_driver(lake_folder, StoppingJob(it, point, "jobs.maintain", arguments)) as process:
-        kill_driver(process)
+        kill_group(process)
     table = it.catalog.load_table(appended)
     left = table_files.files_on_disk(table) - table_files.referenced_files(table)
     assert left, "everything was removed before the driver was killed"
