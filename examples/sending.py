@@ -14,7 +14,7 @@ def send(topic: str, records: Iterable[Mapping[str, Any]]) -> None:
 
     Args:
         topic: It has one partition.
-        records: The arguments of `Producer.produce`: value, and key if the record has one.
+        records: The arguments of `Producer.produce`: value, and key and headers if the record has some.
     """
     kafka = {"bootstrap.servers": os.environ["KAFKA_BOOTSTRAP_SERVERS"]}
     admin, partition = AdminClient(kafka), TopicPartition(topic, 0)

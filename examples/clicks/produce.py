@@ -17,4 +17,7 @@ CLICKS = [
     {"at": "2026-11-25T23:59:00Z", "visitor": "v4", "page": "/shoes"},
 ]
 
-send(TOPIC, ({"value": json.dumps(click)} for click in CLICKS))
+send(
+    TOPIC,
+    ({"value": json.dumps(click), "headers": {"trace-id": f"t-{number}"}} for number, click in enumerate(CLICKS)),
+)
