@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Command = Callable[[argparse.Namespace], int]
 Number = TypeVar("Number", int, float)
 MAX_PATIENCE = 86_400.0
-UNCHANGED = "Nothing was changed. Add --yes to apply it."
+UNCHANGED = "Nothing was changed. Add --why REASON --yes to apply it."
 
 
 def program_name() -> str:
