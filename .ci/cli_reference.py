@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,8 +82,9 @@ def _row(action: argparse.Action) -> str:
     else:
         text = {"?": f"[{name}]", "*": f"[{name} …]", "+": f"{name} …"}.get(str(action.nargs), str(name))
     choices = f"one of {', '.join(map(str, action.choices))}" if action.choices and action.metavar is None else ""
-    about = "; ".join(filter(None, [action.help, choices])) or f"the {action.dest}"
-    return f"| `{_cell(text)}` | {_cell(re.sub(r'%%', '%', about))} |"
+    described = argparse.HelpFormatter("sluice")._expand_help(action) if action.help else ""  # with its default
+    about = "; ".join(filter(None, [described, choices])) or f"the {action.dest}"
+    return f"| `{_cell(text)}` | {_cell(about)} |"
 
 
 def _cell(text: str) -> str:

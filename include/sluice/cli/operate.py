@@ -118,7 +118,8 @@ def _add_adopt(commands: Any) -> argparse.ArgumentParser:
         _adopt,
         "continue a table that another writer has filled, at the offsets where it stopped",
         [
-            "shop.orders --consumer-group connect-orders",
+            "shop.orders --connector orders-sink",
+            "shop.orders --consumer-group flink-orders",
             "shop.orders --checkpoint s3://bucket/checkpoints/orders --why 'moves to Sluice' --yes",
         ],
     )
