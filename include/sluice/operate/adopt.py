@@ -175,7 +175,11 @@ def _check_adoptable(table: Table, contract: Contract) -> None:
     with suppress(CursorUnknownError):
         is_own = CONTRACT_PROPERTY in table.properties or cursor.find_offset_snapshot(table, PUBLISHED_THROUGH)
         if is_own:
-            raise RefusedError("Sluice writes this table already.", table=name, next_step="No action.")
+            raise RefusedError(
+                "Sluice writes this table already.",
+                table=name,
+                next_step="None, if its group's DAG runs. If it was given back to another writer, use a new table.",
+            )
     if contract.mode not in ("append", "upsert"):
         raise RefusedError(
             f"A table of mode {contract.mode} can't be adopted: rows of another writer lack what it needs.",

@@ -167,4 +167,6 @@ def compared(lake: LightLake, sluice: Run, folder: Path) -> None:
     assert found["verdict"] == "different: 1 key is missing in db.old"
     assert found["verdict"] in report.read_text()
     code, out, _ = sluice("decide", "db.events")
-    assert "Pilot 3: parallel run compared: with db.old at " in out and out.endswith("Add --why REASON --yes to apply it.\n")
+    assert "Pilot 3: parallel run compared: with db.old at " in out and out.endswith(
+        "Add --why REASON --yes to apply it.\n"
+    )
