@@ -20,6 +20,9 @@ PREFIX = "sluice.consumer."
 """Each consumer has a property, `sluice.consumer.<table>`, whose value is the time when it was recorded. Iceberg sets a
 property without a condition: of two writers of one list, the second would drop what the first has added."""
 
+RENAMED = "sluice.renamed."
+"""Property `sluice.renamed.<table>` of a staging table: the name that a typed table has since it was renamed."""
+
 ATTEMPTS = 10
 
 
@@ -29,8 +32,16 @@ def read_consumers(staging: Table | None) -> frozenset[str]:
     return frozenset(name.removeprefix(PREFIX) for name in properties if name.startswith(PREFIX))
 
 
+def read_renamed(staging: Table | None) -> dict[str, str]:
+    """Return the new names of typed tables that were renamed, by their old names."""
+    properties = staging.properties if staging else {}
+    return {old.removeprefix(RENAMED): new for old, new in properties.items() if old.startswith(RENAMED)}
+
+
 def record_consumers(catalog: Catalog, staging: Table, names: Iterable[str]) -> None:
     """Add typed tables to the consumers of a topic, in one commit; none if they are all there.
+
+    A name that a table had before it was renamed is left out.
 
     Raises:
         CommitFailedException: other commits came first, at each attempt.
@@ -39,10 +50,28 @@ def record_consumers(catalog: Catalog, staging: Table, names: Iterable[str]) -> 
 
     def missing(table: Table) -> SetPropertiesUpdate | None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        new = {PREFIX + name: now for name in sorted(wanted - read_consumers(table))}
+        new = {PREFIX + name: now for name in sorted(wanted - read_consumers(table) - read_renamed(table).keys())}
         return SetPropertiesUpdate(updates=new) if new else None
 
     _commit(catalog, staging, missing)
+
+
+def record_renaming(catalog: Catalog, staging: Table, old: str, new: str) -> None:
+    """Record the new name of a typed table that reads the topic; the new one may be a name that it had before.
+
+    Raises:
+        CommitFailedException: other commits came first, at each attempt.
+    """
+
+    def had_before(table: Table) -> RemovePropertiesUpdate | None:
+        return RemovePropertiesUpdate(removals=[RENAMED + new]) if new in read_renamed(table) else None
+
+    def missing(table: Table) -> SetPropertiesUpdate | None:
+        known = table.properties.get(RENAMED + old) == new
+        return None if known else SetPropertiesUpdate(updates={RENAMED + old: new})
+
+    _commit(catalog, staging, had_before)
+    _commit(catalog, catalog.load_table(staging.name()), missing)
 
 
 def remove_consumer(catalog: Catalog, staging: Table, name: str) -> None:

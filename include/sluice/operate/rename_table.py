@@ -86,7 +86,8 @@ def rename(found: Renaming, catalog: Catalog, decision: Decision) -> None:
     """
     for topic in found.topics:
         if staging := tables.load_staging(catalog, topic):
-            consumers.record_consumers(catalog, staging, [found.new])
+            consumers.record_renaming(catalog, staging, found.old, found.new)
+            consumers.record_consumers(catalog, catalog.load_table(staging.name()), [found.new])
     # The typed table is the last one, so that a command that was killed finds it under the old name.
     for old, new in reversed(found.moves):
         try:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from itertools import takewhile
 
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from sluice.batch import PUBLISHED_THROUGH
 from sluice.contract.contract import Contract
 from sluice.errors import OtherWriterError
 from sluice.iceberg import snapshots
+from sluice.iceberg.cursor import ADOPTED
 
 MAX_NAMED = 3
 _ENGINE = ("engine-name", "flink.job-id", "kafka.connect.commit-id", "spark.app.id", "app-id")
@@ -23,8 +25,7 @@ def describe_commits(table: Table, contract: Contract) -> str:
     """
     if contract.other_writers == "allow":
         return ""
-    since = takewhile(lambda s: PUBLISHED_THROUGH not in snapshots.summary(s), snapshots.ancestors(table.metadata))
-    found = [s for s in since if snapshots.is_of_other_writer(s) and snapshots.changed_rows(s)]
+    found = _commits(table)
     texts = []
     for each in found[:MAX_NAMED]:
         properties = snapshots.summary(each)
@@ -36,12 +37,27 @@ def describe_commits(table: Table, contract: Contract) -> str:
 
 
 def check(table: Table, contract: Contract) -> str:
-    """Describe the commits of other engines, or refuse them if the contract says so.
+    """Describe the commits of other engines, or refuse them.
 
     Raises:
-        OtherWriterError: the contract has `other_writers: stop`, and there are some.
+        OtherWriterError: there are some, and the contract has `other_writers: stop`; or the table was adopted, and one
+            has added rows: they may be of the same records, which mode append would add once more.
     """
     text = describe_commits(table, contract)
     if text and contract.other_writers == "stop":
         raise OtherWriterError(text, table=contract.table)
+    adds = any(int(snapshots.summary(each).get("added-records", "0")) for each in _commits(table))
+    if text and adds and ADOPTED in table.properties and not contract.keyed:
+        raise OtherWriterError(
+            f"{text} The table was adopted: these rows may be of records that Sluice would add once more.",
+            table=contract.table,
+            next_step="If the previous writer continues the table, remove the contract. If not, roll the table back to "
+            "Sluice's last snapshot. If another engine adds other rows, set other_writers: allow.",
+        )
     return text
+
+
+def _commits(table: Table) -> list[Snapshot]:
+    """Commits of other engines that changed rows since Sluice's last one, newest first."""
+    since = takewhile(lambda s: PUBLISHED_THROUGH not in snapshots.summary(s), snapshots.ancestors(table.metadata))
+    return [s for s in since if snapshots.is_of_other_writer(s) and snapshots.changed_rows(s)]

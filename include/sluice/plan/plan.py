@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 from sluice.batch import Batch, PublishedOffsets
 from sluice.contract.contract import Contract
 from sluice.contract.folder import Group
-from sluice.errors import CompactedDeletesError, PlanLostError, SluiceError, with_table
+from sluice.errors import CompactedDeletesError, PlanLostError, RefusedError, SluiceError, with_table
 from sluice.evolve import auto_columns, evolve
 from sluice.evolve.pending_change import PendingChange
 from sluice.formats import masks
@@ -139,8 +139,8 @@ def _find_unrecorded(names: Sequence[str], staging: backlog.StagingState | None)
     """The tables of a topic that its existing staging table does not record as consumers."""
     if staging is None or staging.table is None:
         return ()
-    recorded = consumers.read_consumers(staging.table)
-    return tuple(name for name in names if name not in recorded)
+    known = consumers.read_consumers(staging.table) | consumers.read_renamed(staging.table).keys()
+    return tuple(name for name in names if name not in known)
 
 
 def _read_table(contract: Contract, inputs: PlanInputs, kafka: TopicStates, *, follow_registry: bool) -> _TableProgress:
@@ -150,6 +150,8 @@ def _read_table(contract: Contract, inputs: PlanInputs, kafka: TopicStates, *, f
 
     def read() -> None:
         table = tables.load(catalog, table_names.typed(contract))
+        if table is None:
+            _check_not_renamed(catalog, contract)
         # An adopted table is, until its snapshots give offsets: it may have been rolled back beyond its adoption.
         found.is_foreign = table is not None and (
             CONTRACT_PROPERTY not in table.properties or cursor.ADOPTED in table.properties
@@ -168,6 +170,21 @@ def _read_table(contract: Contract, inputs: PlanInputs, kafka: TopicStates, *, f
     except SluiceError as error:
         found.error = with_table(error, contract.table)
     return found
+
+
+def _check_not_renamed(catalog: Catalog, contract: Contract) -> None:
+    """Refuse to create a table that was renamed: it would be filled once more, from all that staging holds.
+
+    Raises:
+        RefusedError: with the table's new name.
+    """
+    for staging in (tables.load_staging(catalog, topic) for topic in contract.topics):
+        if new := consumers.read_renamed(staging).get(contract.table):
+            raise RefusedError(
+                f"The table was renamed to {new}.",
+                table=contract.table,
+                next_step=f"Put {new} into the contract. For a new table, use a name that was not in use before.",
+            )
 
 
 def _find_change(
@@ -287,6 +304,8 @@ def _ensure_tables(group: Group, inputs: PlanInputs, plan: GroupPlan, run_id: st
 
 
 def _create_table(catalog: Catalog, contract: Contract) -> Table:
+    if not catalog.table_exists(table_names.typed(contract)):
+        _check_not_renamed(catalog, contract)
     return tables.ensure_typed(catalog, auto_columns.resolve_columns(contract))
 
 

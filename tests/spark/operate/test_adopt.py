@@ -94,6 +94,10 @@ def test_a_streaming_query_is_continued_and_goes_on_again(lake: Callable[..., La
     _send(it, 160, 170)
     _stream(it, table, tmp_path / "back", startingOffsets=offsets["spark"])
     assert _numbers(it, table) == list(range(170))
+    # Sluice would add the same records once more.
+    stopped = it.run()[table]
+    assert "OtherWriterError" in str(stopped) or "was adopted" in stopped["error"], stopped
+    assert _numbers(it, table) == list(range(170))
 
 
 def test_a_consumer_group_is_continued_by_key(lake: Callable[..., Lake]) -> None:

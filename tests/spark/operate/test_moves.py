@@ -130,6 +130,7 @@ def test_a_table_is_renamed_with_all_that_belongs_to_it(lake: Callable[..., Lake
         rename_table.preview_renaming(old, old, it.contracts, it.catalog)
     assert f"rename    {old} to {new}" in runbook.run_command(it, "rename TABLE NEW_NAME", TABLE=old, NEW_NAME=new)
     runbook.run_command(it, "rename TABLE NEW_NAME --why '…' --yes", TABLE=old, NEW_NAME=new)
+    assert f"renamed to {new}" in it.run()[old]["error"] and not it.catalog.table_exists(old)
     (it.folder / f"{old}.yaml").unlink()
     it.contract(table=new, **kept)
     assert it.catalog.table_exists(new) and not it.catalog.table_exists(old)
@@ -144,6 +145,18 @@ def test_a_table_is_renamed_with_all_that_belongs_to_it(lake: Callable[..., Lake
     assert {found[f"k{n % 6}"] for n in range(103, 108)} == set(range(103, 108))
     assert "k0" not in found  # its delete is newer than the replayed records
     assert not it.catalog.table_exists((table_names.DELETES, table_names.safe_identifier(old)))
+    # And back to the first name.
+    rename_table.rename(
+        rename_table.preview_renaming(new, old, it.contracts, it.catalog),
+        it.catalog,
+        Decision("ann", "back", "by hand"),
+    )
+    (it.folder / f"{new}.yaml").unlink()
+    it.contract(table=old, **kept)
+    fill(it, 203, 1)
+    it.drain(old)
+    assert 203 in {row["n"] for row in it.rows(old)}
+    assert consumers.read_consumers(tables.load_staging(it.catalog, it.topic)) == {old}
 
 
 def test_tables_are_registered_in_another_catalog(
