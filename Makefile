@@ -75,7 +75,7 @@ test-thorough: ## the same with every case: each kill, each race in each mode; a
 
 test-infra: setup-dev jars ## run the main path, every format, maintenance and backfill on a Spark cluster that loses executors, on every catalog, and with Kerberos; 25 minutes
 	@SLUICE_TEST_CLUSTER=1 $(RUN) -m pytest -m "not soak" $(ON_A_CLUSTER)
-	@$(RUN) -m pytest -m infra $(EVERY_CATALOG) tests/unit/test_helm_values.py tests/spark/operate/test_adopt_connect.py tests/system/cli/test_rehearse.py
+	@$(RUN) -m pytest -m infra $(EVERY_CATALOG) tests/unit/test_helm_values.py tests/spark/operate/test_adopt_connect.py tests/spark/operate/test_adopt_flink.py tests/system/cli/test_rehearse.py
 	@# With a client that has Kerberos; where it can't be built, Spark's side alone is tested.
 	@client=$$(PYTHONPATH=include:. $(PY) -m tests.support.gssapi_client || true); \
 	SLUICE_TEST_CLUSTER=1 PYTHONPATH=$$client:include $(PY) -m pytest -m infra tests/spark/kafka/test_kerberos.py

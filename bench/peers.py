@@ -34,7 +34,12 @@ HEADER = """\
 """
 CONNECT, FLINK = "connect", "flink"
 OF_MODE = {"append": (FLINK, CONNECT), "upsert": (FLINK,)}
-COLUMNS = "id STRING, n BIGINT, amount DOUBLE, `at` TIMESTAMP_LTZ(6), note STRING"
+COLUMNS = (
+    "id STRING, n BIGINT, amount DOUBLE, `at` TIMESTAMP_LTZ(6), note STRING, "
+    "_kafka_topic STRING METADATA FROM 'topic' VIRTUAL, _kafka_partition INT METADATA FROM 'partition' VIRTUAL, "
+    "_kafka_offset BIGINT METADATA FROM 'offset' VIRTUAL, "
+    "_kafka_timestamp TIMESTAMP_LTZ(3) METADATA FROM 'timestamp' VIRTUAL"
+)
 COORDINATES = ("topic", "partition", "offset", "timestamp")
 PATIENCE_S = 600.0
 SETS = {
@@ -168,13 +173,22 @@ def connect(pipe: Pipe, *, tasks: int = 2, settings: Mapping[str, str] | None = 
     return _service(CONNECT, pipe, program, ready)
 
 
-def flink(pipe: Pipe, columns: str, *, upsert: bool = False) -> Service:
+def flink(
+    pipe: Pipe,
+    columns: str,
+    *,
+    upsert: bool = False,
+    options: Mapping[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Service:
     """Return a Flink SQL job in one JVM, which copies a topic up to its end and ends; it is ready when the job runs.
 
     Args:
         pipe: What it copies.
         columns: The columns as in Flink's `CREATE TABLE`. The first is the record's key.
         upsert: Write an equality delete per row, which readers have to merge.
+        options: Further options of the source, or other values.
+        settings: Further settings of Flink, for the job and its cluster.
 
     Raises:
         StackError: Its jars cannot be fetched.
@@ -199,14 +213,15 @@ def flink(pipe: Pipe, columns: str, *, upsert: bool = False) -> Service:
         "value.format": "json",
         "value.json.timestamp-format.standard": "ISO-8601",
         "value.fields-include": "EXCEPT_KEY",
+        **(options or {}),
     }
     hint = f"/*+ OPTIONS({_options({'upsert-enabled': 'true'})}) */" if upsert else ""
+    names = ", ".join(column.split()[0] for column in columns.split(", "))
     statements = (
+        *(f"SET '{key}' = '{value}'" for key, value in (settings or {}).items()),
         f"CREATE CATALOG lake WITH ({_options({'type': 'iceberg', **pipe.catalog})})",
-        f"CREATE TEMPORARY TABLE source ({columns}, _kafka_topic STRING METADATA FROM 'topic' VIRTUAL, "
-        "_kafka_partition INT METADATA FROM 'partition' VIRTUAL, _kafka_offset BIGINT METADATA FROM 'offset' VIRTUAL, "
-        f"_kafka_timestamp TIMESTAMP_LTZ(3) METADATA FROM 'timestamp' VIRTUAL) WITH ({_options(source)})",
-        f"INSERT INTO lake.{pipe.table} {hint} SELECT * FROM source",
+        f"CREATE TEMPORARY TABLE source ({columns}) WITH ({_options(source)})",
+        f"INSERT INTO lake.{pipe.table} {hint} ({names}) SELECT * FROM source",
     )
     script = pipe.folder / "job.sql"
     script.write_text("".join(f"{each};\n" for each in statements), encoding="utf-8")

@@ -69,13 +69,14 @@ def run_sql(it: Lake, beginning: str, **names: Any) -> list[Row]:
     return session.sql(statement).collect()
 
 
-def run_command(it: Lake, text: str, *more: str, **names: str) -> str:
-    """Run a command of the pages; return its output.
+def run_command(it: Lake, text: str, *more: str, refused: bool = False, **names: str) -> str:
+    """Run a command of the pages; return its output, or if it is to be refused, the error.
 
     Args:
         it: The tables.
         text: The command without `sluice`.
         more: Further options.
+        refused: It ends with an error.
         names: The values for the names in capitals.
     """
     assert text in COMMANDS, f"docs/operate and docs/guides have no `sluice {text}`"
@@ -85,5 +86,5 @@ def run_command(it: Lake, text: str, *more: str, **names: str) -> str:
     out, err = io.StringIO(), io.StringIO()
     with mock.patch.dict(os.environ, settings), redirect_stdout(out), redirect_stderr(err):
         code = main.main([*arguments, *more])
-    assert code == 0, (arguments, code, out.getvalue(), err.getvalue())
-    return out.getvalue()
+    assert (code != 0) == refused, (arguments, code, out.getvalue(), err.getvalue())
+    return err.getvalue() if refused else out.getvalue()

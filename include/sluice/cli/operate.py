@@ -129,9 +129,13 @@ def _add_adopt(commands: Any) -> argparse.ArgumentParser:
         "--connector", metavar="NAME", help="a connector of Iceberg's sink for Kafka Connect, which is stopped"
     )
     where.add_argument(
-        "--consumer-group", metavar="GROUP", help="a consumer group without members, such as that of a Flink job"
+        "--consumer-group", metavar="GROUP", help="a consumer group without members; not that of a Flink job"
     )
-    where.add_argument("--checkpoint", metavar="FOLDER", help="the checkpoint of a Structured Streaming query")
+    where.add_argument(
+        "--checkpoint",
+        metavar="FOLDER",
+        help="the checkpoint of a Structured Streaming query, or a Flink job's savepoint",
+    )
     where.add_argument(
         "--offsets",
         type=next_offsets,
@@ -252,7 +256,7 @@ def _rollback(given: argparse.Namespace) -> int:
 
 def _adopt(given: argparse.Namespace) -> int:
     from sluice.kafka import broker as kafka_broker
-    from sluice.operate import adopt, connect_sink, previous_writer
+    from sluice.operate import adopt, connect_sink, flink_job, previous_writer
     from sluice.plan.model import PlanInputs
 
     user = operator_input.current_user()
@@ -262,11 +266,14 @@ def _adopt(given: argparse.Namespace) -> int:
         def read() -> PreviousWriter:
             if given.offsets is not None:
                 return previous_writer.PreviousWriter("offsets given by hand", given.offsets)
-            if given.consumer_group:
-                return previous_writer.read_consumer_group(client, given.consumer_group)
             base = adopt.load_table(given.table, known, catalog)
+            if given.consumer_group:
+                flink_job.check_not_flink(base)
+                return previous_writer.read_consumer_group(client, given.consumer_group)
             if given.connector:
                 return connect_sink.read_connector(client, base, given.connector, given.control_topic)
+            if flink_job.is_savepoint(given.checkpoint, catalog.properties):
+                return flink_job.read_savepoint(base, given.checkpoint, catalog.properties)
             return previous_writer.read_checkpoint(base, given.checkpoint, catalog.properties)
 
         writer = previous_writer.read_stopped(read, given.watch) if given.yes else read()

@@ -76,7 +76,7 @@ def read_checkpoint(table: Table, path: str, properties: Mapping[str, str]) -> P
     Raises:
         RefusedError: it is no checkpoint of a query that reads Kafka, or its last batch may or may not be in the table.
     """
-    folder = _Folder(path, properties)
+    folder = Folder(path, properties)
     planned, done = folder.numbers("offsets"), folder.numbers("commits")
     if not planned:
         raise RefusedError(f"{path} is not a checkpoint: it has no folder `offsets` with files.")
@@ -96,7 +96,7 @@ def read_checkpoint(table: Table, path: str, properties: Mapping[str, str]) -> P
     return PreviousWriter(f"streaming query {query}, after its batch {last}", _kafka_offsets(path, folder, last))
 
 
-def _kafka_offsets(path: str, folder: _Folder, number: int) -> dict[str, dict[int, int]]:
+def _kafka_offsets(path: str, folder: Folder, number: int) -> dict[str, dict[int, int]]:
     # The first line is the version of the format, the second the query's settings, then one line for each source.
     sources = [json.loads(line) for line in folder.read(f"offsets/{number}").splitlines()[2:] if line != "-"]
     found: dict[str, dict[int, int]] = {}
@@ -125,7 +125,7 @@ def read_stopped(read: Callable[[], PreviousWriter], seconds: float) -> Previous
     return after
 
 
-class _Folder:
+class Folder:
     """Reads small files of a folder in any storage that the catalog's settings give access to."""
 
     def __init__(self, path: str, properties: Mapping[str, str]) -> None:
@@ -133,15 +133,23 @@ class _Folder:
         scheme, place, self.path = io.parse_location(path.rstrip("/"), dict(properties))
         self.files: Any = io.fs_by_scheme(scheme, place)
 
+    def list_files(self, name: str = "") -> list[pyarrow.fs.FileInfo]:
+        """The files in it, or in a folder in it; none if there is no such folder."""
+        chosen = pyarrow.fs.FileSelector(f"{self.path}/{name}".rstrip("/"), allow_not_found=True)
+        return list(self.files.get_file_info(chosen))
+
     def numbers(self, name: str) -> list[int]:
         """The numbers that are names of files, in order."""
-        chosen = pyarrow.fs.FileSelector(f"{self.path}/{name}", allow_not_found=True)
-        return sorted(int(f.base_name) for f in self.files.get_file_info(chosen) if f.base_name.isdecimal())
+        return sorted(int(f.base_name) for f in self.list_files(name) if f.base_name.isdecimal())
 
     def read(self, name: str) -> str:
         """The text of a file."""
+        return self.read_bytes(name).decode()
+
+    def read_bytes(self, name: str) -> bytes:
+        """The content of a file."""
         try:
             with self.files.open_input_stream(f"{self.path}/{name}") as stream:
-                return bytes(stream.read()).decode()
+                return bytes(stream.read())
         except FileNotFoundError as error:
             raise RefusedError(f"{self.path} is not a complete checkpoint: it has no file {name}.") from error
