@@ -119,7 +119,7 @@ def _add_adopt(commands: Any) -> argparse.ArgumentParser:
         "continue a table that another writer has filled, at the offsets where it stopped",
         [
             "shop.orders --connector orders-sink",
-            "shop.orders --consumer-group flink-orders",
+            "shop.orders --consumer-group orders-job",
             "shop.orders --checkpoint s3://bucket/checkpoints/orders --why 'moves to Sluice' --yes",
         ],
     )
@@ -269,6 +269,7 @@ def _adopt(given: argparse.Namespace) -> int:
             base = adopt.load_table(given.table, known, catalog)
             if given.consumer_group:
                 flink_job.check_not_flink(base)
+                connect_sink.check_not_connect(base)
                 return previous_writer.read_consumer_group(client, given.consumer_group)
             if given.connector:
                 return connect_sink.read_connector(client, base, given.connector, given.control_topic)

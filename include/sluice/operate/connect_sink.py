@@ -29,6 +29,23 @@ DATA_WRITTEN = 1
 AVRO_HEADER = b"\xc2\x01"
 
 
+def check_not_connect(table: Table) -> None:
+    """Check that a table's last writer is not Connect's sink: its consumer group can be ahead of what is in the table.
+
+    Raises:
+        RefusedError: it is.
+    """
+    ours = filter(snapshots.is_of_other_writer, snapshots.ancestors(table.metadata))
+    last = next(ours, None)
+    if last is not None and any(name.startswith(f"{OFFSETS_PROPERTY}.") for name in snapshots.summary(last)):
+        raise RefusedError(
+            "Iceberg's sink for Kafka Connect wrote the table. Its consumer group can be ahead of the table, by files "
+            "that it has announced and not committed.",
+            table=".".join(table.name()),
+            next_step="Name the connector with --connector, which checks that too.",
+        )
+
+
 def read_connector(client: AdminClient, table: Table, name: str, control_topic: str) -> PreviousWriter:
     """The offsets of a connector that is stopped, all of whose files are in the table.
 

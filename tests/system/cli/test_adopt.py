@@ -103,6 +103,15 @@ def test_a_contract_is_drafted_like_a_table_that_exists(place: Place) -> None:
     assert "no field of the sample has this name" in text and "no column for the field note" in text
 
 
+def test_the_group_of_a_connector_is_refused(place: Place) -> None:
+    place.draft()
+    made, group = place.load(), place.commit_offsets(10)
+    note = {"kafka.connect.offsets.control-iceberg.connect-orders": '{"0": 7}'}
+    made.append(made.schema().as_arrow().empty_table(), snapshot_properties=note)
+    code, said = place.sluice("adopt", place.table, "--consumer-group", group)
+    assert code == 3 and "can be ahead of the table" in said and "--connector" in said
+
+
 def test_a_table_is_adopted_planned_and_handed_back(place: Place) -> None:
     place.draft()
     table, before = place.table, place.load().metadata
