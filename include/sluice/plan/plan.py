@@ -84,7 +84,7 @@ def make_plan(group: Group, inputs: PlanInputs, *, extend: bool = True) -> Group
     broken: dict[str, SluiceError] = {t: s for t, s in kafka.items() if isinstance(s, SluiceError)}
     staging = backlog.load_staging(catalog, topics, broken)
     kafka = {t: cursor.with_known_id(s, staging[t].table if t in staging else None) for t, s in kafka.items()}
-    progress = {c.table: _read_table(c, inputs, kafka, follow_registry=extend) for c in chosen}
+    progress = {c.table: _read_table(c, inputs, kafka, staging, follow_registry=extend) for c in chosen}
     stops |= {name: each.error for name, each in progress.items() if each.error}
     stops = {**inputs.unready, **stops}
     unready = {*inputs.unready, *(name for name, each in progress.items() if each.error and each.is_foreign)}
@@ -143,7 +143,14 @@ def _find_unrecorded(names: Sequence[str], staging: backlog.StagingState | None)
     return tuple(name for name in names if name not in known)
 
 
-def _read_table(contract: Contract, inputs: PlanInputs, kafka: TopicStates, *, follow_registry: bool) -> _TableProgress:
+def _read_table(
+    contract: Contract,
+    inputs: PlanInputs,
+    kafka: TopicStates,
+    staging: Mapping[str, backlog.StagingState],
+    *,
+    follow_registry: bool,
+) -> _TableProgress:
     """What the table has published, and what its contract asks of it; an error stops this table alone."""
     catalog = inputs.catalog
     found = _TableProgress()
@@ -151,7 +158,7 @@ def _read_table(contract: Contract, inputs: PlanInputs, kafka: TopicStates, *, f
     def read() -> None:
         table = tables.load(catalog, table_names.typed(contract))
         if table is None:
-            _check_not_renamed(catalog, contract)
+            _check_not_renamed(contract, staging)
         # An adopted table is, until its snapshots give offsets: it may have been rolled back beyond its adoption.
         found.is_foreign = table is not None and (
             CONTRACT_PROPERTY not in table.properties or cursor.ADOPTED in table.properties
@@ -172,14 +179,14 @@ def _read_table(contract: Contract, inputs: PlanInputs, kafka: TopicStates, *, f
     return found
 
 
-def _check_not_renamed(catalog: Catalog, contract: Contract) -> None:
+def _check_not_renamed(contract: Contract, staging: Mapping[str, backlog.StagingState]) -> None:
     """Refuse to create a table that was renamed: it would be filled once more, from all that staging holds.
 
     Raises:
         RefusedError: with the table's new name.
     """
-    for staging in (tables.load_staging(catalog, topic) for topic in contract.topics):
-        if new := consumers.read_renamed(staging).get(contract.table):
+    for known in (staging[topic].table for topic in contract.topics if topic in staging):
+        if new := consumers.read_renamed(known).get(contract.table):
             raise RefusedError(
                 f"The table was renamed to {new}.",
                 table=contract.table,
@@ -290,6 +297,8 @@ def _ensure_tables(group: Group, inputs: PlanInputs, plan: GroupPlan, run_id: st
     created: list[Contract] = []
     for contract in (c for c in group.contracts if c.table not in inputs.contracts.stopped):
         try:
+            if isinstance(stops.get(contract.table), RefusedError):  # it was renamed: it is not created again
+                continue
             if change := changes.get(contract.table):
                 update = partial(evolve.apply_pending, catalog, contract, change, run_id=run_id)
                 changes[contract.table] = availability.isolate_table_failure(catalog, update, table=contract.table)
@@ -304,8 +313,6 @@ def _ensure_tables(group: Group, inputs: PlanInputs, plan: GroupPlan, run_id: st
 
 
 def _create_table(catalog: Catalog, contract: Contract) -> Table:
-    if not catalog.table_exists(table_names.typed(contract)):
-        _check_not_renamed(catalog, contract)
     return tables.ensure_typed(catalog, auto_columns.resolve_columns(contract))
 
 
