@@ -205,7 +205,7 @@ def _find_sources(
     catalog, ledger = inputs.catalog, inputs.ledger
     contract = inputs.contracts.table(request.table)
     staging = tables.load_staging(catalog, topic)
-    state, kafka_error = _describe_topic(request, inputs.client, (topic, staging), published.get(topic))
+    state, kafka_error = _describe_topic(request, inputs.client, topic, staging, published.get(topic))
     # Before anything else: a topic that was created again has other offsets.
     backfill_ranges.check_below_cursor(contract.table, Batch(topic, state.topic_id, -1, {}, {}), published.get(topic))
     return RangeSources(
@@ -220,13 +220,12 @@ def _find_sources(
 
 
 def _describe_topic(
-    request: Request, client: AdminClient, staged: tuple[str, Table | None], at: PublishedOffsets | None
+    request: Request, client: AdminClient, topic: str, staging: Table | None, at: PublishedOffsets | None
 ) -> tuple[broker.TopicState, str]:
     """Kafka's answer for the topic; where it is not needed and fails, a stand-in, and the error.
 
     The stand-in is a topic that holds no records any more, up to the table's cursor, and may lack offsets.
     """
-    topic, staging = staged
     try:
         state = cursor.with_known_id(broker.describe_topics(client, [topic])[topic], staging)
     except BrokerUnavailableError as failure:

@@ -17,6 +17,7 @@ from sluice.compare.request import COORDINATES, CompareRequest
 from sluice.contract.contract import Contract
 from sluice.contract.suggestions import did_you_mean
 from sluice.errors import RefusedError
+from sluice.formats.internal_columns import TO_JSON
 from sluice.iceberg.sql_literals import quote_identifier
 
 _DIGITS: dict[type[T.DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 20}
@@ -26,12 +27,6 @@ _NESTED = (T.StructType, T.ArrayType, T.MapType)
 MAX_DIGITS = 38
 EXACT_CELLS = 2.0**50
 """Above so many cells from zero a double can't tell neighbouring cells apart, so the value itself is hashed."""
-_JSON = {
-    "ignoreNullFields": "false",
-    # Spark's default formats drop microseconds.
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
 
 
 @dataclass(frozen=True)
@@ -254,7 +249,7 @@ def hash_inputs(value: Column, pair: ColumnPair) -> list[Column]:
     if pair.tolerance is not None:
         return [*_cell(value, pair), value.isNull()]
     if isinstance(pair.kind, _NESTED):
-        value = F.to_json(F.struct(value.alias("v")), _JSON)
+        value = F.to_json(F.struct(value.alias("v")), TO_JSON)
     return [value, value.isNull()]
 
 
@@ -304,5 +299,5 @@ def _is_exact(pair: ColumnPair) -> bool:
 def text_of(value: Column, pair: ColumnPair) -> Column:
     """A value as text for people; null stays null."""
     if isinstance(pair.kind, _NESTED):
-        return F.to_json(value, _JSON)
+        return F.to_json(value, TO_JSON)
     return F.hex(value) if isinstance(pair.kind, T.BinaryType) else value.cast("string")

@@ -100,10 +100,13 @@ class Input(StrictModel):
         return rest[0] if first == HEADERS_SOURCE and len(rest) == 1 else None
 
     @property
+    def _is_beside_value(self) -> bool:
+        return self.from_key or self.is_valid_to or self.header is not None
+
+    @property
     def from_envelope(self) -> bool:
         """Whether the source is in the envelope of a change event, not in its row."""
-        elsewhere = self.from_key or self.is_valid_to or self.header is not None
-        return self.source.startswith("$") and self.source != VALUE_SOURCE and not elsewhere
+        return self.source.startswith("$") and self.source != VALUE_SOURCE and not self._is_beside_value
 
     @property
     def envelope_path(self) -> tuple[str, ...]:
@@ -118,8 +121,7 @@ class Input(StrictModel):
     @property
     def path(self) -> tuple[str, ...]:
         """Path of the source in the value, outermost first; empty for key and headers, and if no field is read."""
-        elsewhere = self.from_key or self.is_valid_to or self.header is not None
-        return () if elsewhere or not self.source else split_path(self.source)
+        return () if self._is_beside_value or not self.source else split_path(self.source)
 
 
 class Auto(StrictModel):

@@ -173,7 +173,7 @@ def decode(staged: DataFrame, contract: Contract, topic: str, *, explain: bool =
     op = F.when(record.is_other_type, IGNORE).otherwise(op)
     frame, op, failed_expression = _compute(frame, contract, record, op)
     computed = {c.name: _canonical(F.col(c.name), c.type) for c in contract.columns if c.expression}
-    frame = frame.withColumns({OP: op, **computed}).withColumn(OP, without_expired(F.col(OP), contract))
+    frame = without_expired(frame.withColumns({OP: op, **computed}), contract)
     frame = _add_errors(frame, contract, record, tombstone_error, failed_expression)
     if explain and contract.has_expressions:
         frame = expressions.explain_failures(frame, contract)

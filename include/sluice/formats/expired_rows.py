@@ -5,22 +5,23 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import cache
 
-from pyspark.sql import Column
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sluice.contract.contract import Contract
-from sluice.formats.internal_columns import DELETE, IGNORE, UPSERT
+from sluice.formats.internal_columns import DELETE, IGNORE, OP, UPSERT
 
 
-def without_expired(op: Column, contract: Contract) -> Column:
-    """The operation of each record, after its columns are known.
+def without_expired(frame: DataFrame, contract: Contract) -> DataFrame:
+    """Change the operation of records that would become such rows.
 
     An expired version of a key deletes the key's row: the row of an older version must not stay.
     """
     if contract.retention is None:
-        return op
+        return frame
+    op, instead = F.col(OP), DELETE if contract.keyed else IGNORE
     is_expired = F.col(contract.retention.column) < F.lit(contract.retention_cutoff(_now()))
-    return F.when((op == UPSERT) & is_expired, DELETE if contract.keyed else IGNORE).otherwise(op)
+    return frame.withColumn(OP, F.when((op == UPSERT) & is_expired, instead).otherwise(op))
 
 
 @cache

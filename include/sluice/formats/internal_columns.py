@@ -58,6 +58,14 @@ FLAT_NAME = "sluice.path"
 """Metadata key of a field that no column reads: its name is names of a source with the dots between them. Its value is
 the path that the source means, from the same object on."""
 
+TO_JSON = {
+    "ignoreNullFields": "false",
+    # Spark's default formats drop microseconds.
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Options of `to_json` that lose nothing of a value."""
+
 FIELDS, CORRUPT = "_sluice_fields", "_sluice_corrupt"
 VALUE = RecordPart("value", FIELDS, "_sluice_problem", "$value")
 KEY = RecordPart("key", "_sluice_key_fields", "_sluice_key_problem", "$key")

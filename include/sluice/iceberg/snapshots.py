@@ -93,6 +93,11 @@ def is_of_other_writer(snapshot: Snapshot) -> bool:
     return STEP not in summary(snapshot) and not is_maintenance
 
 
+def last_of_other_writer(table: Table) -> Mapping[str, str]:
+    """Return the summary of main's newest snapshot that neither Sluice nor maintenance made; empty if there is none."""
+    return next((summary(s) for s in ancestors(table.metadata) if is_of_other_writer(s)), {})
+
+
 def is_first_snapshot(snapshot: Snapshot) -> bool:
     """Return whether the table, or what replaced its content, began with this snapshot.
 

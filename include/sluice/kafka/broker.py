@@ -167,6 +167,19 @@ def describe_topics(client: AdminClient, topics: Iterable[str]) -> dict[str, Top
     return found
 
 
+def describe_topic(client: AdminClient, topic: str) -> TopicState:
+    """Return the state of one topic.
+
+    Raises:
+        TopicMissingError, TopicForbiddenError: Kafka has no such topic for this user.
+        BrokerUnavailableError: Kafka did not answer.
+    """
+    state = describe_topics(client, [topic])[topic]
+    if isinstance(state, SluiceError):
+        raise state
+    return state
+
+
 @_retry_when_broker_dies
 def read_end_offsets(client: AdminClient, topics: Iterable[str]) -> dict[str, Offsets]:
     """Return the last stable offsets by topic and partition, in two requests; topics with an error are left out.

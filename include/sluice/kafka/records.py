@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from sluice.errors import BrokerUnavailableError, SluiceError
+from sluice.errors import BrokerUnavailableError
 from sluice.kafka import broker, login
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ def read_to_end(client: AdminClient, topic: str, start: Mapping[int, int], group
     """
     from confluent_kafka import KafkaError, TopicPartition
 
-    state = broker.describe_topics(client, [topic])[topic]
-    if isinstance(state, SluiceError):
-        raise state
+    state = broker.describe_topic(client, topic)
     first = {p: max(start.get(p, 0), marks.start) for p, marks in state.watermarks.items()}
     ends = {p: marks.end for p, marks in state.watermarks.items() if first[p] < marks.end}
     settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}

@@ -35,9 +35,7 @@ def check_not_connect(table: Table) -> None:
     Raises:
         RefusedError: it is.
     """
-    ours = filter(snapshots.is_of_other_writer, snapshots.ancestors(table.metadata))
-    last = next(ours, None)
-    if last is not None and any(name.startswith(f"{OFFSETS_PROPERTY}.") for name in snapshots.summary(last)):
+    if any(name.startswith(f"{OFFSETS_PROPERTY}.") for name in snapshots.last_of_other_writer(table)):
         raise RefusedError(
             "Iceberg's sink for Kafka Connect wrote the table. Its consumer group can be ahead of the table, by files "
             "that it has announced and not committed.",

@@ -41,8 +41,7 @@ def check_not_flink(table: Table) -> None:
     Raises:
         RefusedError: it is.
     """
-    ours = filter(snapshots.is_of_other_writer, snapshots.ancestors(table.metadata))
-    if (last := next(ours, None)) is not None and (job := snapshots.summary(last).get(JOB_ID)):
+    if job := snapshots.last_of_other_writer(table).get(JOB_ID):
         raise RefusedError(
             f"Flink job {job} wrote the table. Flink does not wait for its commits to the consumer group, so the "
             "group's offsets can differ from what is in the table.",

@@ -19,7 +19,7 @@ from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
 
 from sluice.batch import Batch
 from sluice.contract.folder import Contracts
-from sluice.errors import FencedError, RefusedError, SluiceError
+from sluice.errors import FencedError, RefusedError
 from sluice.iceberg import cursor, refs, table_names, tables
 from sluice.iceberg.filters import And, above, equal
 from sluice.kafka import broker, records
@@ -119,7 +119,7 @@ def find_offsets(table: str, contracts: Contracts, catalog: Catalog, client: Adm
             next_step="Let the group run until `sluice status` shows no open batch: a contract with another topic no "
             "longer publishes batches of this one.",
         )
-    marks = _describe(client, topic).watermarks
+    marks = broker.describe_topic(client, topic).watermarks
     tails = _read_tails(staging, last, marks, topic)
     found = {p: m.start for p, m in marks.items() if not tails.get(p)}
     found |= _find_copies(client, topic, {p: tail for p, tail in tails.items() if tail}, marks)
@@ -148,7 +148,7 @@ def compare_offsets(topic: str, catalog: Catalog, client: AdminClient) -> SameOf
         TopicMissingError, BrokerUnavailableError: Kafka has no such topic, or did not answer.
     """
     staging, last = _load_staging(catalog, topic)
-    state = _describe(client, topic)
+    state = broker.describe_topic(client, topic)
     if cursor.known_topic_id(staging, state.topic_id) == last.topic_id:
         raise RefusedError("This is the topic that was read.", topic=topic, next_step="No action.")
     tails = _read_tails(staging, last, state.watermarks, topic)
@@ -197,13 +197,6 @@ def _load_staging(catalog: Catalog, topic: str) -> tuple[Table, Batch]:
     if staging is None or last is None:
         raise RefusedError("Nothing of the topic was read yet.", topic=topic, next_step="No action: set `start`.")
     return staging, last
-
-
-def _describe(client: AdminClient, topic: str) -> broker.TopicState:
-    state = broker.describe_topics(client, [topic])[topic]
-    if isinstance(state, SluiceError):
-        raise state
-    return state
 
 
 def _read_tails(

@@ -46,8 +46,12 @@ def check(table: Table, contract: Contract) -> str:
     text = describe_commits(table, contract)
     if text and contract.other_writers == "stop":
         raise OtherWriterError(text, table=contract.table)
-    adds = any(int(snapshots.summary(each).get("added-records", "0")) for each in _commits(table))
-    if text and adds and ADOPTED in table.properties and not contract.keyed:
+    if (
+        text
+        and ADOPTED in table.properties
+        and not contract.keyed
+        and any(int(snapshots.summary(each).get("added-records", "0")) for each in _commits(table))
+    ):
         raise OtherWriterError(
             f"{text} The table was adopted: these rows may be of records that Sluice would add once more.",
             table=contract.table,

@@ -33,15 +33,15 @@ COMPARE = f"Compare it with the table that it is to replace: `sluice compare`, o
 
 def check_pilot(contract: Contract, catalog: Catalog) -> list[ReadinessCheck]:
     """Return a check per stage; before the first comparison or decision, one for all."""
-    rows = [row for row in pilot_table.read(catalog, contract.table) if row.stage is not Stage.REHEARSED]
-    if not rows:
+    rows = pilot_table.read(catalog, contract.table)
+    if all(row.stage is Stage.REHEARSED for row in rows):
         return [ReadinessCheck("Pilot", None, "no comparison and no decision is recorded", COMPARE)]
     by_stage = {stage: [row for row in rows if row.stage is stage] for stage in Stage}
     return [
         _check_baseline(by_stage[Stage.COMPARED]),
         _check_contract(contract, catalog),
         _check_comparison(by_stage[Stage.COMPARED]),
-        _check_rehearsals(contract, catalog),
+        _check_rehearsals(rows),
         _check_decision(by_stage[Stage.DECIDED]),
     ]
 
@@ -80,8 +80,8 @@ def _check_comparison(rows: Sequence[PilotRow]) -> ReadinessCheck:
     return ReadinessCheck(COMPARED, compared, evidence, step)
 
 
-def _check_rehearsals(contract: Contract, catalog: Catalog) -> ReadinessCheck:
-    ready, evidence = rehearsed.read_rehearsal(catalog, contract.table, datetime.now(UTC), MAX_DRILL_AGE)
+def _check_rehearsals(rows: Sequence[PilotRow]) -> ReadinessCheck:
+    ready, evidence = rehearsed.describe_rehearsals(rows, datetime.now(UTC), MAX_DRILL_AGE)
     step = "" if ready else rehearsed.STEP.format(dag=dag_ids.REHEARSE)
     return ReadinessCheck(REHEARSED, ready, evidence, step)
 

@@ -23,7 +23,7 @@ from sluice.iceberg import requirements_check, snapshots, table_names, tables
 from sluice.iceberg.filters import And, equal, one_of
 from sluice.kafka.registry import SchemaRegistry, candidate_subjects
 from sluice.kafka.registry_settings import registry_config
-from sluice.ledger import maintenance_table
+from sluice.ledger import maintenance_table, pilot_table
 from sluice.ledger.ledger_rows import LedgerState
 from sluice.ledger.maintenance_table import Action
 from sluice.ledger.offsets_table import Ledger
@@ -277,7 +277,7 @@ def _check_drills(contract: Contract, ledger: Table | None, now: datetime) -> It
 
 
 def _check_rehearsal(contract: Contract, catalog: Catalog, now: datetime) -> ReadinessCheck:
-    ready, evidence = rehearsed.read_rehearsal(catalog, contract.table, now, MAX_DRILL_AGE)
+    ready, evidence = rehearsed.describe_rehearsals(pilot_table.read(catalog, contract.table), now, MAX_DRILL_AGE)
     step = "" if ready else rehearsed.STEP.format(dag=dag_ids.REHEARSE)
     return ReadinessCheck("Failures rehearsed", ready, evidence, step)
 

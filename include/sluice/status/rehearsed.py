@@ -1,27 +1,25 @@
-"""Whether failures of a table were rehearsed. In: `sluice.pilot`. Out: the last outcome of each scenario, as text."""
+"""Whether failures of a table were rehearsed. In: its pilot's rows. Out: the last outcome of each scenario, as text."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
-from sluice.ledger import pilot_table
-from sluice.ledger.pilot_table import Stage
+from sluice.ledger.pilot_table import PilotRow, Stage
 from sluice.status.text import utc_text
-
-if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
 
 STEP = "Rehearse failures on a copy of this table: DAG {dag}, or `sluice rehearse TABLE`."
 
 
-def read_rehearsal(catalog: Catalog, table: str, now: datetime, max_age: timedelta) -> tuple[bool, str]:
+def describe_rehearsals(pilot: Sequence[PilotRow], now: datetime, max_age: timedelta) -> tuple[bool, str]:
     """Return whether scenarios were played lately and ended as expected, and the facts.
 
     Args:
+        pilot: the table's rows of `sluice.pilot`.
+        now: the time.
         max_age: how old the newest outcome may be.
     """
-    rows = [each for each in pilot_table.read(catalog, table) if each.stage == Stage.REHEARSED]
+    rows = [each for each in pilot if each.stage == Stage.REHEARSED]
     if not rows:
         return False, "never, according to `sluice.pilot`"
     last = {str(each.evidence.get("scenario", "")): each for each in rows}

@@ -199,9 +199,7 @@ def _read_sample(topic: str, number: int, patience: float) -> Sample:
     from sluice.draft.sample import Sample, SampledRecord
     from sluice.kafka import broker
 
-    state = broker.describe_topics(broker.connect(patience), [topic])[topic]
-    if isinstance(state, SluiceError):
-        raise state
+    state = broker.describe_topic(broker.connect(patience), topic)
     rows = sample_test.read_topic(topic, number, patience=patience)
     records = []
     for _, _, _, at, key, value, headers, _ in rows:

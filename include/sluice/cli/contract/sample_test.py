@@ -26,9 +26,19 @@ from sluice.batch import Batch
 from sluice.cli.spark import set_java
 from sluice.contract.contract import Contract
 from sluice.contract.values import KAFKA_COLUMNS
-from sluice.errors import BrokerUnavailableError, ConfigError, SluiceError, TerminalError
+from sluice.errors import BrokerUnavailableError, ConfigError, TerminalError
 from sluice.formats.decode import decode
-from sluice.formats.internal_columns import DELETE, DETAIL, ERROR, FIELD, IGNORE, OP, STAGED_COLUMNS, TIMESTAMP_MS
+from sluice.formats.internal_columns import (
+    DELETE,
+    DETAIL,
+    ERROR,
+    FIELD,
+    IGNORE,
+    OP,
+    STAGED_COLUMNS,
+    TIMESTAMP_MS,
+    TO_JSON,
+)
 from sluice.ingest import expectations, librdkafka_source, quarantine, session
 from sluice.kafka import broker, login
 from sluice.ledger.quality_table import ExpectationResult
@@ -51,11 +61,6 @@ RAW_SCHEMA = T.StructType(
         T.StructField(TIMESTAMP_MS, T.LongType()),
     ]
 )
-JSON_OPTIONS = {
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
 SAMPLE_SEQ = -1
 """The sample's batch number. It is that of a backfill slice, so that batch size and freshness are not evaluated."""
 
@@ -102,7 +107,7 @@ def evaluate_sample(
     marked = expectations.mark_failing_rows(decode(staged, contract, topic, explain=True), contract).persist()
     try:
         names = [c for c in marked.columns if not c.startswith(("_kafka_", "_sluice_"))]
-        row = F.to_json(F.struct(*names), JSON_OPTIONS)
+        row = F.to_json(F.struct(*names), TO_JSON)
         named = quarantine.name_unreadable_fields(marked, contract)
         columns = named.select(*KAFKA_COLUMNS[1:3], OP, ERROR, FIELD, DETAIL, row.alias("row"))
         found = [_sample_result(each) for each in columns.orderBy(*KAFKA_COLUMNS[1:3]).collect()]
@@ -195,9 +200,7 @@ def read_topic(topic: str, number: int, *, patience: float) -> list[Raw]:
     from confluent_kafka import Consumer, KafkaException
 
     config = broker.librdkafka_config()
-    state = broker.describe_topics(broker.make_admin_client(config), [topic])[topic]
-    if isinstance(state, SluiceError):
-        raise state
+    state = broker.describe_topic(broker.make_admin_client(config), topic)
     own = {"group.id": "sluice-contract-test", "enable.auto.commit": False, "enable.partition.eof": True}
     consumer = Consumer({**login.client_settings(config), **own, "isolation.level": "read_committed"})
     until = time.monotonic() + patience + READ_SECONDS
